@@ -13,6 +13,10 @@ from msgspec import Raw, Struct
 from holdfast.clock import MICROSECONDS, from_us
 
 DEFAULT_QUEUE = "default"
+QUEUE_PATTERN = "[a-z0-9][a-z0-9_-]{0,62}"
+QUEUE_NAMES = "use up to 63 lower-case letters, digits, '_' and '-', starting with a letter or digit"
+# The private queue of one `holdfast run`.
+PRIVATE_QUEUE_PATTERN = "run-[0-9a-f]{12}"
 DEFAULT_PRIORITY = 5
 DEFAULT_INSTALLATION = "holdfast"
 INSTALLATION_PATTERN = "[A-Za-z0-9_.-]{1,64}"

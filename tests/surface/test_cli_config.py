@@ -102,7 +102,7 @@ def test_what_is_set_is_used(terminal: Terminal) -> None:
         ("backoff-multiplier", "0.5", "backoff-multiplier = 0.5 is out of range: it must be between 1 and 100"),
         ("verify", "perhaps", "verify = 'perhaps': must be true or false"),
         ("max-retires", "5", "there is no setting 'max-retires'; did you mean 'max-retries'?"),
-        ("colour", "red", "there is no setting 'colour'; known keys: url, app, max-retries"),
+        ("colour", "red", "there is no setting 'colour'; known keys: url, app, default-queue"),
     ],
 )
 def test_a_wrong_value_is_refused_by_key_value_and_range_and_not_written(

@@ -265,7 +265,7 @@ def test_a_value_may_be_written_as_people_write_it(name: str, raw: object, value
     [
         ("max-retrys", "did you mean 'max-retries'?"),
         ("maxretries", "did you mean 'max-retries'?"),
-        ("colour", "known keys: url, app, max-retries, timeout"),
+        ("colour", "known keys: url, app, default-queue, queues, max-retries"),
     ],
 )
 def test_an_unknown_key_is_refused_with_a_suggestion(folder: Path, name: str, hint: str) -> None:

@@ -246,10 +246,10 @@ def test_a_place_that_cannot_be_a_file_is_told(folder: Path) -> None:
     ]
 
 
-def test_a_place_below_a_directory_that_is_not_there_is_a_warning(folder: Path) -> None:
+def test_a_place_below_a_directory_that_is_not_there_is_told(folder: Path) -> None:
     assert said(folder, f'url = "sqlite:///{folder}/typo/app/jobs.db"\n') == [
         (
-            True,
+            False,
             "url",
             "url in /holdfast.toml:1: the directory /typo does not exist -> "
             "name another file, or create it with  mkdir -p /typo",

@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
 from holdfast.spelling import did_you_mean
-from holdfast.values import DEFAULT_INSTALLATION, BackoffStrategy
+from holdfast.values import DEFAULT_INSTALLATION, DEFAULT_QUEUE, BackoffStrategy
 
 ENVIRONMENT_PREFIX: Final = "HOLDFAST_"
 HIDDEN: Final = "…"
@@ -17,7 +17,21 @@ DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
 Kind: TypeAlias = Literal[
-    "url", "text", "name", "path", "count", "number", "span", "flag", "backoff", "words", "lists", "texts", "urls"
+    "url",
+    "text",
+    "name",
+    "queue",
+    "path",
+    "count",
+    "number",
+    "span",
+    "flag",
+    "backoff",
+    "words",
+    "queues",
+    "lists",
+    "texts",
+    "urls",
 ]
 _TABLES: Final = frozenset({"lists", "texts", "urls"})
 
@@ -34,6 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     url: str = ""
     app: str = ""
+    default_queue: str = DEFAULT_QUEUE
+    queues: tuple[str, ...] = ()
     max_retries: int = 3
     timeout: float = 300.0
     idempotency_ttl: float = 86400.0
@@ -83,6 +99,8 @@ class Key(Struct, frozen=True, kw_only=True):
     """Never shown. It can also be read from the file that a variable ending in `_FILE` names."""
     in_file: bool = True
     """Whether it can be set in the configuration file. If not, it is not a field of `Settings`."""
+    by_queue: bool = False
+    """Whether it is a table whose names are queues, which must be declared if any queue is."""
 
     @property
     def field(self) -> str:
@@ -135,6 +153,17 @@ KEYS: Final = {
             name="app",
             kind="text",
             meaning="application for workers and commands, as MODULE:NAME (for example shop:hf)",
+        ),
+        Key(
+            name="default-queue",
+            kind="queue",
+            applies=Applies.ENQUEUE,
+            meaning="queue of jobs that name none, and of workers that are started without a queue",
+        ),
+        Key(
+            name="queues",
+            kind="queues",
+            meaning="the only queues that may be used, separated by commas; default: any",
         ),
         Key(
             name="max-retries",
@@ -263,12 +292,14 @@ KEYS: Final = {
         Key(
             name="routes",
             kind="texts",
+            by_queue=True,
             meaning="table that assigns queues to backends, queue = backend; other queues use the backend default",
         ),
         Key(name="engines", kind="texts", meaning="table of third-party engines, URL scheme = MODULE:NAME"),
         Key(
             name="allowlist",
             kind="lists",
+            by_queue=True,
             meaning="table of the handlers that jobs on each queue may use; other queues allow all",
         ),
     )

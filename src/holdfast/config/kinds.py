@@ -9,7 +9,7 @@ from holdfast.config.keys import HIDDEN, Key
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.queues.addresses import check_url
 from holdfast.units import parse_duration
-from holdfast.values import INSTALLATION_PATTERN
+from holdfast.values import INSTALLATION_PATTERN, QUEUE_NAMES, QUEUE_PATTERN
 
 _STRINGS: Final = "of names and strings"
 _WHOLE: Final = r"\s*[+-]?[0-9]{1,18}\s*"
@@ -47,6 +47,8 @@ def _parse(key: Key, raw: Any) -> Any:
             return _text(raw)
         case "name":
             return _name(raw)
+        case "queue":
+            return _queue(raw)
         case "count":
             return _whole(raw)
         case "number":
@@ -59,6 +61,8 @@ def _parse(key: Key, raw: Any) -> Any:
             return _words(raw)
         case "backoff":
             return _backoff(raw)
+        case "queues":
+            return tuple(dict.fromkeys(map(_queue, _words(raw))))
         case "lists":
             return _table(raw, dict[str, tuple[str, ...]], "that maps queues to lists of handler keys")
         case "texts":
@@ -90,6 +94,13 @@ def _name(raw: object) -> str:
     if not re.fullmatch(INSTALLATION_PATTERN, name):
         raise ValueError("use 1 to 64 letters, digits, dashes, underscores or dots")
     return name
+
+
+def _queue(raw: object) -> str:
+    queue = _text(raw)
+    if not re.fullmatch(QUEUE_PATTERN, queue):
+        raise ValueError(f"{queue!r} is not a valid queue name; {QUEUE_NAMES}")
+    return queue
 
 
 def _whole(raw: object) -> int:

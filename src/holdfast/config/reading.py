@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from holdfast.config.declared import undeclared
 from holdfast.config.keys import BACKEND_PREFIX, DEFAULT_BACKEND, KEYS, Key, Settings, key_named
 from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
@@ -106,11 +107,18 @@ def load_settings(
 
 
 def read_settings(
-    project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+    project: Project,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    text: str | None = None,
 ) -> Reading:
-    """The settings from all places, with every problem instead of the first."""
+    """The settings from all places, with every problem instead of the first.
+
+    `text` takes the place of the text of the configuration file.
+    """
     reader = _SettingsReader()
-    reader.read_file(project.config_file)
+    reader.read_file(project.config_file, text)
     reader.read_environment(os.environ if environment is None else environment)
     reader.read_flags(flags or {})
     reader.compare()
@@ -124,9 +132,9 @@ class _SettingsReader:
         self.found: dict[str, Found] = {}
         self.problems: list[Problem] = []
 
-    def read_file(self, path: Path) -> None:
+    def read_file(self, path: Path, text: str | None = None) -> None:
         try:
-            text = text_of(path)
+            text = text_of(path) if text is None else text
             table = table_in(path, text)
         except ConfigError as problem:
             self._note(str(problem), None, Origin(place=Place.FILE, name=str(path)))
@@ -178,7 +186,7 @@ class _SettingsReader:
     def compare(self) -> None:
         """Check the settings that must fit each other."""
         names = ("verify", "allow-unsigned", "backends", "routes")
-        verify, unsigned, backends, routes = (self.found.get(name, Found(value=KEYS[name].default)) for name in names)
+        verify, unsigned, backends, routes = (self._found(KEYS[name]) for name in names)
         if not verify.value and not unsigned.value:
             self._note(
                 f"verify = false {verify.origin.where} lets anyone who can write to the database run any registered "
@@ -194,6 +202,31 @@ class _SettingsReader:
             if name not in known:
                 message = f"there is no backend {name!r} for {queue}; known backends: {', '.join(known)}"
                 self._note(f"routes {routes.origin.where}: {message}", "routes", routes.origin)
+        self._compare_queues()
+
+    def _compare_queues(self) -> None:
+        """Check that all queues in the settings are declared, if any queue is."""
+        declared = self._found(KEYS["queues"])
+        default = self._found(KEYS["default-queue"])
+        for key in KEYS.values():
+            if key.by_queue:
+                found = self._found(key)
+                for queue in found.value or ():
+                    if problem := undeclared(queue, declared.value):
+                        self._note(f"{key.name} {found.origin.where}: {problem}", key.name, found.origin)
+        if problem := undeclared(default.value, declared.value):
+            if default.origin.place is not Place.DEFAULT:
+                self._note(f"default-queue {default.origin.where}: {problem}", "default-queue", default.origin)
+            else:
+                self._note(
+                    f"queues {declared.origin.where} does not contain '{default.value}', the default queue: add it, or "
+                    f"set default-queue to one of {', '.join(declared.value)}",
+                    "queues",
+                    declared.origin,
+                )
+
+    def _found(self, key: Key) -> Found:
+        return self.found.get(key.name) or Found(value=key.default)
 
     def _take(self, name: str, raw: Any, origin: Origin) -> None:
         try:

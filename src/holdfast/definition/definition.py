@@ -18,14 +18,14 @@ from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
 from holdfast.spelling import closest
-from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits, OnConflict, UniqueScope
+from holdfast.values import QUEUE_NAMES, QUEUE_PATTERN, Backoff, JobTraits, OnConflict, UniqueScope
 
 MAX_RETRIES: Final = 1000
 MAX_CONCURRENCY: Final = 1_000_000
 MAX_KEY_BYTES: Final = 400
 MAX_DURATION_S: Final = 10 * 366 * 86400.0
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
-_queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_queue_name = re.compile(QUEUE_PATTERN)
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
@@ -58,7 +58,7 @@ class JobOptions(TypedDict, total=False):
     ]
     trace_id: Annotated[str, Option("Trace id, passed to the handler and searchable.", metavar="TEXT")]
     queue: Annotated[
-        str, Option("Queue to enqueue the job on; default: the queue 'default'.", ("--queue", "-q"), "NAME")
+        str, Option("Queue to enqueue the job on; default: the setting default-queue.", ("--queue", "-q"), "NAME")
     ]
     priority: Annotated[
         int, Meta(ge=0, le=9), Option("Priority, 0 to 9; higher runs first; default: 5.", ("--priority", "-p"))
@@ -119,7 +119,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
 
     handler: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
-    queue: str = DEFAULT_QUEUE
+    queue: str | None = None
     max_retries: int | None = None
     backoff: Backoff | None = None
     timeout: float | None = None
@@ -133,7 +133,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_handler(self.handler)
-        check_queue(self.queue)
+        if self.queue is not None:
+            check_queue(self.queue)
         _check_number("priority", self.priority, 0, 9, whole=True)
         _check_number("max_retries", self.max_retries, 0, MAX_RETRIES, whole=True)
         _check_number("timeout", self.timeout, 0, MAX_DURATION_S)
@@ -263,10 +264,7 @@ def _check_handler(key: str) -> None:
 def check_queue(queue: str) -> str:
     """The name of a queue, if it is valid."""
     if not isinstance(queue, str) or not _queue_name.fullmatch(queue):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DefinitionError(
-            f"{queue!r} is not a valid queue name; use up to 63 lower-case letters, digits, '_' and '-', "
-            "starting with a letter or digit"
-        )
+        raise DefinitionError(f"{queue!r} is not a valid queue name; {QUEUE_NAMES}")
     return queue
 
 

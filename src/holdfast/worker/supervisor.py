@@ -260,7 +260,7 @@ class Supervisor:
     # The loop.
 
     def run(self) -> None:
-        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
+        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs have run."""
         self._begin_session()
         self._caretaker.start()
         try:

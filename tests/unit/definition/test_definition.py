@@ -18,7 +18,7 @@ MAIL = JobDefinition(handler="mail.send")
 
 
 def test_what_is_left_out_is_left_to_the_application() -> None:
-    assert (MAIL.queue, MAIL.priority) == ("default", 5)
+    assert (MAIL.queue, MAIL.priority) == (None, 5)
     assert bytes(MAIL.payload) == b"null"
     assert bytes(MAIL.meta) == b"{}"
     assert MAIL.max_retries is None
