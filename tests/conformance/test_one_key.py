@@ -1,5 +1,5 @@
-"""Ten thousand jobs wait for one key: they get it in turn, and each is claimed at most twice, even if nobody claims them
-for a while.
+"""Ten thousand jobs wait for one key: they get it in turn, and each is claimed at most twice, even if no worker claims
+them for a while.
 
 With HOLDFAST_LONG=1 in the environment on every engine, otherwise on SQLite alone.
 """

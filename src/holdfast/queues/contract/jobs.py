@@ -259,8 +259,8 @@ class Jobs(ABC):
     @abstractmethod
     def repair(self) -> int:
         """Promote jobs that are still waiting although their slot has a free place, because a holder died, a promoted
-        job cannot enter anymore, or a commit could not promote all of them. Returns how many. It is a cheap read if no job is
-        blocked.
+        job cannot enter anymore, or a commit could not promote all of them. Returns how many. It is a cheap read if no
+        job is blocked.
         """
 
     @abstractmethod
