@@ -405,7 +405,7 @@ def test_no_verb_of_slots_walks_through_all_that_wait(backend: MysqlEngine, serv
             (mysql.PLACES, (names[:9],), {"p": "PRIMARY"}),
             (mysql.FREE, (places[:9],), {"p": "PRIMARY"}),
             (mysql.QUEUES, (names[:9],), {"blocked": "by_turn"}),
-            (mysql.BEST, ("key:a", "q1", 16), {"blocked": "by_turn"}),
+            (mysql.BEST, ("key:a", "q1", 0, 16), {"blocked": "by_turn"}),
             (mysql.WAITS, (numbers,), {"b": "PRIMARY"}),
             (mysql.STOP_WAITING, (numbers,), {"b": "PRIMARY"}),
             (mysql.NEGLECTED, (100,), {"blocked": "by_turn", "p": "PRIMARY"}),

@@ -405,15 +405,55 @@ BUGS: dict[str, Bug] = {
     "entry without a lease": bug(
         "test_a_job_without_a_lease_cannot_enter", (slots.LOCK_HELD, " AND lease_until > :now", "")
     ),
+    "slot left by its name alone": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places",
+        (slots.FREE, "WHERE (slot, seq) IN (SELECT * ", "WHERE slot IN (SELECT slots "),
+        (slots.FREE, ":seqs::bigint[])", ":seqs::bigint[]) AS given (slots, seqs)"),
+    ),
     "promotion without a mark": bug(
         "test_a_newcomer_does_not_overtake_a_promoted_job", (slots.PROMOTE, ":now, :until FROM", ":now, :now FROM")
     ),
-    "promotion never ends": bug(
-        "test_a_promotion_expires", (slots.PLACES, "coalesce(p.until > :now::bigint AND ", "coalesce(")
+    "promotion never ends": bug("test_a_promotion_expires", (slots.PLACES, "coalesce(p.until, 0)", ":now::bigint + 1")),
+    "promotion ends though its job can still enter": bug(
+        "test_jobs_that_no_worker_claims_for_long_are_claimed_at_most_twice",
+        (slots.IS_TAKEN, "ELSE o.queue", f"ELSE p.until > {NOW} AND o.queue"),
+        (slots.PLACES, "ELSE o.queue", "ELSE p.until > :now::bigint AND o.queue"),
     ),
-    "promotion kept when its job leaves": bug(
-        "test_a_promoted_job_that_is_refused_passes_the_slot_on_at_once",
-        (slots.FREE, "WHERE (slot, seq)", "WHERE owner_token IS NOT NULL AND (slot, seq)"),
+    "promotion ends with the claim of its job": bug(
+        "test_a_promoted_job_that_enters_late_does_not_lose_its_place",
+        (slots.IS_TAKEN, "2 THEN o.queue", f"2 THEN p.until > {NOW} AND o.queue"),
+        (slots.PLACES, "2 THEN o.queue", "2 THEN p.until > :now::bigint AND o.queue"),
+    ),
+    "promotion outlives the lease of its job": bug(
+        "test_a_promoted_job_that_dies_before_it_enters_passes_the_slot_on",
+        (slots.IS_TAKEN, f"THEN o.queue = p.queue AND o.lease_until > {NOW}", "THEN o.queue = p.queue"),
+    ),
+    "promotion of a job that is not due": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.IS_TAKEN, f" AND o.due_at <= {CLOCK} END", " END"),
+    ),
+    "promotion in the queue that a job has left": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.IS_TAKEN, "ELSE o.queue = p.queue AND", "ELSE"),
+    ),
+    "job returned unstarted loses its turn": bug(
+        "test_a_job_that_is_returned_unstarted_keeps_its_turn", (slots.RESERVE, "WHERE", "WHERE false AND")
+    ),
+    "job returned unstarted has no promotion mark": bug(
+        "test_a_job_that_is_returned_unstarted_keeps_its_turn", (slots.RESERVE, "until = :until", "until = 0")
+    ),
+    "blocked despite a request to cancel": bug(
+        "test_a_job_that_is_to_be_cancelled_is_cancelled_instead_of_blocked",
+        (slots.BLOCK, "cancel_request IS NOT NULL RETURNING", "false RETURNING"),
+        (slots.BLOCK, " AND o.cancel_request IS NULL", ""),
+    ),
+    "cancelled instead of blocked without its reason": bug(
+        "test_a_job_that_is_to_be_cancelled_is_cancelled_instead_of_blocked",
+        (slots.BLOCK, "            cancel_request\n", "            NULL\n"),
+    ),
+    "larger limit not looked for": bug(
+        "test_a_job_with_a_larger_limit_does_not_wait_for_those_with_a_smaller_one",
+        (slots.BEST, " AND b.size > given.ahead", ""),
     ),
     "one queue promoted": bug(
         "test_a_paused_queue_does_not_keep_the_others_waiting",
@@ -456,9 +496,9 @@ BUGS: dict[str, Bug] = {
     "repair sees no free place": bug(
         "test_repair_finishes_what_a_reaper_left_undone", (slots.FREE_PLACES, "coalesce(s.size, best.size) >", "0 >")
     ),
-    "repair counts promotions that have expired": bug(
-        "test_a_promoted_job_that_was_cancelled_passes_the_slot_on",
-        (slots.FREE_PLACES, f"p.until > {NOW} AND ", ""),
+    "repair counts promotions of jobs that cannot enter": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.FREE_PLACES, f"o.queue = p.queue AND o.state <= 1 AND o.due_at <= {CLOCK}", "true"),
     ),
     "places of jobs that have ended stay": bug(
         "test_unused_slots_are_deleted", (inspector.DELETE_PLACES, "AND NOT (", "AND (")

@@ -9,14 +9,13 @@ hold these locks for minutes.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.clock import duration_us
-from holdfast.queues.contract import PROMOTION_S, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
+from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
 from holdfast.queues.contract.slots import PROMOTE_AT_ONCE, JobNumber
 from holdfast.queues.contract.state import CellName, StoredCell, cell_of
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import MANY, NEVER, Row
-from holdfast.queues.engines.tables.states import BLOCKED, FORGOTTEN, PROCESSING, STATES, WAITING
+from holdfast.queues.engines.tables.states import BLOCKED, CANCELLED, FAILED, FORGOTTEN, PROCESSING, STATES, WAITING
 from holdfast.values import Cell, JobLease, JobState
 
 CREATE_SLOTS: Final = """
@@ -43,17 +42,18 @@ LIVE_CELLS: Final = """
     JOIN holdfast.cells AS c ON c.kind = given.kind AND c.key = given.key
     WHERE c.expires_at IS NULL OR c.expires_at > :now"""
 
-# If a promotion would expire later than is possible, its row is damaged or the server's clock was set back.
+# Whether a place `p` is taken. The job of a promotion is due, or was claimed and is about to enter. It may have been
+# released in this transaction, after `now` was read.
 _IS_TAKEN: Final = f"""
-    CASE WHEN p.owner_token IS NULL
-         THEN coalesce(p.until > {{now}} AND p.until <= {{now}} + {duration_us(PROMOTION_S)}, false)
-         ELSE EXISTS (SELECT 1 FROM holdfast.open_jobs AS o
-                      WHERE o.seq = p.seq AND o.owner_token = p.owner_token AND o.lease_until > {{now}}) END"""
+    EXISTS (SELECT 1 FROM holdfast.open_jobs AS o WHERE o.seq = p.seq AND CASE
+        WHEN p.owner_token IS NOT NULL THEN o.owner_token = p.owner_token AND o.lease_until > {{now}}
+        WHEN o.state = {PROCESSING} THEN o.queue = p.queue AND o.lease_until > {{now}}
+        ELSE o.queue = p.queue AND o.state <= {FAILED} AND o.due_at <= {CLOCK} END)"""
 IS_TAKEN: Final = _IS_TAKEN.format(now=NOW)
 """Whether a place `p` is taken, by the clock of the statement."""
 
 PLACES: Final = f"""
-    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, {_IS_TAKEN.format(now=":now::bigint")}
+    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, coalesce(p.until, 0), {_IS_TAKEN.format(now=":now::bigint")}
     FROM holdfast.places AS p WHERE p.slot = ANY (:names::text[])"""
 
 TAKE: Final = """
@@ -71,12 +71,24 @@ FREE: Final = """
     DELETE FROM holdfast.places
     WHERE (slot, seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[]))"""
 
-# A job has one row, which may replace a stale one.
+RESERVE: Final = """
+    UPDATE holdfast.places SET owner_token = NULL, fence = 0, since = :now, until = :until
+    WHERE (slot, seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[]))"""
+
+# A job has one row, which may replace a stale one. If cancellation was requested, the job is cancelled instead.
 BLOCK: Final = f"""
-    WITH ended AS (
+    WITH cancelled AS (
+        DELETE FROM holdfast.open_jobs WHERE seq = ANY (:seqs::bigint[]) AND cancel_request IS NOT NULL RETURNING *
+    ), gone AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
+            state, finished_at, cancel_reason)
+        SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, {CANCELLED}, :now,
+            cancel_request
+        FROM cancelled ON CONFLICT (seq) DO NOTHING
+    ), ended AS (
         UPDATE holdfast.open_jobs AS o SET state = {BLOCKED}, owner_token = NULL
         FROM unnest(:seqs::bigint[], :slots::text[], :sizes::integer[]) AS given (seq, slot, size)
-        WHERE o.seq = given.seq
+        WHERE o.seq = given.seq AND o.cancel_request IS NULL
         RETURNING o.seq, o.due_at, o.priority, o.queue, o.id, given.slot, given.size
     )
     INSERT INTO holdfast.blocked (seq, slot, queue, lane, due_at, id, size, since)
@@ -97,9 +109,10 @@ WAITING_QUEUES: Final = """
 
 BEST: Final = """
     SELECT given.slot, best.seq, given.queue, best.size
-    FROM unnest(:slots::text[], :queues::text[]) WITH ORDINALITY AS given (slot, queue, place) CROSS JOIN LATERAL (
+    FROM unnest(:slots::text[], :queues::text[], :aheads::bigint[]) WITH ORDINALITY AS given (slot, queue, ahead, place)
+    CROSS JOIN LATERAL (
         SELECT seq, size, lane, due_at, id FROM holdfast.blocked AS b
-        WHERE b.slot = given.slot AND b.queue = given.queue AND seq <> ALL (:passed::bigint[])
+        WHERE b.slot = given.slot AND b.queue = given.queue AND b.size > given.ahead AND seq <> ALL (:passed::bigint[])
         ORDER BY lane, due_at, id LIMIT :limit
     ) AS best
     ORDER BY given.place, best.lane, best.due_at, best.id"""
@@ -219,8 +232,8 @@ class PostgresSlots(SlotRows):
         if left := [(slot, seq) for slot, seq, *_, is_taken in rows if not is_taken]:
             self.free(left)
         return [
-            Place(slot, seq, queue, None if token is None else bytes(token).hex(), fence)
-            for slot, seq, queue, token, fence, is_taken in rows
+            Place(slot, seq, queue, None if token is None else bytes(token).hex(), fence, until_us)
+            for slot, seq, queue, token, fence, until_us, is_taken in rows
             if is_taken
         ]
 
@@ -244,6 +257,15 @@ class PostgresSlots(SlotRows):
         query = {"slots": [slot for slot, _ in places], "seqs": numbers(seq for _, seq in places)}
         self._connection.execute(self._sql(FREE), query)
 
+    def reserve(self, places: Sequence[tuple[str, JobNumber]], until_us: int) -> None:
+        query = {
+            "slots": [slot for slot, _ in places],
+            "seqs": numbers(seq for _, seq in places),
+            "now": self.now_us,
+            "until": until_us,
+        }
+        self._connection.execute(self._sql(RESERVE), query)
+
     def block(self, waiters: Sequence[Waiter]) -> None:
         chosen = {one.number: one for one in waiters}.values()
         query = {
@@ -257,10 +279,11 @@ class PostgresSlots(SlotRows):
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(slot, queue) for slot, queue in self._rows(WAITING_QUEUES, {"names": list(names)})]
 
-    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
+    def best(self, crowds: Sequence[Crowd], limit: int) -> list[Waiter]:
         query = {
-            "slots": [slot for slot, _ in pairs],
-            "queues": [queue for _, queue in pairs],
+            "slots": [one.slot for one in crowds],
+            "queues": [one.queue for one in crowds],
+            "aheads": numbers(one.ahead for one in crowds),
             "passed": numbers(self._passed),
             "limit": limit,
         }
