@@ -536,11 +536,15 @@ class LiveOutput(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobHistory(Struct, frozen=True, kw_only=True):
-    """A job with all its attempts, oldest first, and the output of the one that is running."""
+    """A job with all its attempts, oldest first, and the output of the one that is running.
+
+    `wire` is its message as stored, unverified.
+    """
 
     job: JobView
     attempts: tuple[AttemptView, ...]
     live_output: LiveOutput | None = None
+    wire: bytes = b""
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):
