@@ -14,6 +14,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
+from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import check_definition
 from holdfast.deployment import DEFAULT, Deployment
@@ -137,6 +138,8 @@ class Holdfast:
             self.registry, self.jobs, self.commands, self.extensions, self.settings, version=__version__
         )
         self.engines = OpenEngines(deployment, self.workers)
+        self.dead_letters = DeadLetters(self, self.settings.dead_letters, deployment.clock)
+        """Stores dead letters of the application's own."""
 
     @property
     def deployment(self) -> Deployment:
@@ -274,12 +277,12 @@ class Holdfast:
             envelopes: list[JobEnvelope] = []
             if ids is None and names is None:
                 for definition in definitions:
-                    self._check_command(definition, engine)
+                    self._check(definition, engine)
                 envelopes = engine.envelopes.make_many(definitions)
             else:
                 for number, definition in enumerate(definitions):
                     with _named(names[number] if names else ""):
-                        self._check_command(definition, engine)
+                        self._check(definition, engine)
                         envelopes.append(engine.envelopes.make(definition, id=ids[number] if ids else None))
             batch = Batch(engine, definitions, envelopes)
             yield batch
@@ -294,10 +297,23 @@ class Holdfast:
         except ConfigError as problem:
             raise DefinitionError(f"these jobs cannot be enqueued atomically: {problem}") from None
 
+    def _check(self, definition: JobDefinition, engine: Engine) -> None:
+        """Refuse a job that no worker could run, or whose dead letter could not be copied."""
+        if definition.handler == COMMAND_KEY:
+            self._check_command(definition, engine)
+        if definition.dead_letter_to is not None:
+            self._check_dead_letter(definition.queue, definition.dead_letter_to)
+
+    def _check_dead_letter(self, queue: str, to: str) -> None:
+        ours, theirs = self.deployment.name_for(queue), self.deployment.name_for(to)
+        if ours != theirs:
+            raise DefinitionError(
+                f"dead_letter_to must be a queue in the same backend: queue '{queue}' is in backend '{ours}', "
+                f"queue '{to}' in backend '{theirs}'"
+            )
+
     def _check_command(self, definition: JobDefinition, engine: Engine) -> None:
         """Refuse a command that neither the settings nor any worker of this engine allows."""
-        if definition.handler != COMMAND_KEY:
-            return
         try:
             argv = self.commands.decode(bytes(definition.payload)).argv
         except msgspec.ValidationError as problem:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.config.keys import BACKEND_PREFIX, DEFAULT_BACKEND, KEYS, Key, Settings, key_named
 from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.errors import ConfigError
 
 _LINE: Final = r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)"""
@@ -194,6 +195,16 @@ class _SettingsReader:
             if name not in known:
                 message = f"there is no backend {name!r} for {queue}; known backends: {', '.join(known)}"
                 self._note(f"routes {routes.origin.where}: {message}", "routes", routes.origin)
+        self._compare_dead_letters(routes.value)
+
+    def _compare_dead_letters(self, routes: Mapping[str, str]) -> None:
+        names = ("dead-letter-to", "dead-letter-queues")
+        default, by_queue = (self.found.get(name, Found(value=KEYS[name].default)) for name in names)
+        name, origin = (names[1], by_queue.origin) if by_queue.value else (names[0], default.origin)
+        try:
+            DeadLetterQueues(default=default.value, by_queue=by_queue.value).check(routes, DEFAULT_BACKEND)
+        except ConfigError as problem:
+            self._note(f"{name} {origin.where}: {problem}", name, origin)
 
     def _take(self, name: str, raw: Any, origin: Origin) -> None:
         try:
