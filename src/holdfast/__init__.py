@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.dead_letters import DeadLetter
     from holdfast.definition import JobBuilder, JobDefinition, JobOptions
     from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
@@ -23,6 +24,7 @@ __all__ = [
     "BackoffPolicy",
     "BackoffStrategy",
     "Cancel",
+    "DeadLetter",
     "DeadReason",
     "Depends",
     "ExecutionResult",
@@ -51,6 +53,7 @@ __all__ = [
 # Where each public name lives. They are loaded when they are asked for, so that `holdfast --help` loads none of them.
 _HOMES = {
     "holdfast.app": ("Holdfast",),
+    "holdfast.dead_letters": ("DeadLetter",),
     "holdfast.definition": ("JobBuilder", "JobDefinition", "JobOptions"),
     "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),

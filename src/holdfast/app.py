@@ -14,6 +14,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
+from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import check_definition
 from holdfast.deployment import DEFAULT, Deployment
@@ -137,6 +138,8 @@ class Holdfast:
             self.registry, self.jobs, self.commands, self.extensions, self.settings, version=__version__
         )
         self.engines = OpenEngines(deployment, self.workers)
+        self.dead_letters = DeadLetters(self, self.settings.dead_letters, deployment.clock, self.settings.default_queue)
+        """Stores dead letters of the application's own."""
 
     @property
     def deployment(self) -> Deployment:
@@ -298,13 +301,25 @@ class Holdfast:
             raise DefinitionError(f"these jobs cannot be enqueued atomically: {problem}") from None
 
     def _check(self, definition: JobDefinition, engine: Engine) -> None:
-        """Refuse a queue that is not declared, and a command that neither the settings nor any worker of this engine
-        allows.
-        """
+        """Refuse a job that no worker could run, or whose dead letter could not be copied."""
         if self.settings.queues and definition.queue is not None:
             self.deployment.check_declared(definition.queue)
-        if definition.handler != COMMAND_KEY:
-            return
+        if definition.handler == COMMAND_KEY:
+            self._check_command(definition, engine)
+        if definition.dead_letter_to is not None:
+            self._check_dead_letter(definition.queue or self.settings.default_queue, definition.dead_letter_to)
+
+    def _check_dead_letter(self, queue: str, to: str) -> None:
+        self.deployment.check_declared(to)
+        ours, theirs = self.deployment.name_for(queue), self.deployment.name_for(to)
+        if ours != theirs:
+            raise DefinitionError(
+                f"dead_letter_to must be a queue in the same backend: queue '{queue}' is in backend '{ours}', "
+                f"queue '{to}' in backend '{theirs}'"
+            )
+
+    def _check_command(self, definition: JobDefinition, engine: Engine) -> None:
+        """Refuse a command that neither the settings nor any worker of this engine allows."""
         try:
             argv = self.commands.decode(bytes(definition.payload)).argv
         except msgspec.ValidationError as problem:

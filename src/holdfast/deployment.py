@@ -65,6 +65,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 _check_backend(name, url)
         for queue, name in self.routes.items():
             self.url(name, f"the route of queue '{queue}': ")
+        self.settings.dead_letters.check(self.routes, DEFAULT)
 
     def __repr__(self) -> str:
         return f"Deployment({', '.join(map(self.location, self.urls))})"  # URLs and keys are secrets

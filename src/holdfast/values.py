@@ -175,6 +175,7 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     single_instance: bool = False
     concurrency_key: str | None = None
     concurrency: int = 1
+    dead_letter_to: str | None = None
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:
@@ -543,11 +544,15 @@ class LiveOutput(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobHistory(Struct, frozen=True, kw_only=True):
-    """A job with all its attempts, oldest first, and the output of the one that is running."""
+    """A job with all its attempts, oldest first, and the output of the one that is running.
+
+    `wire` is its message as stored, unverified.
+    """
 
     job: JobView
     attempts: tuple[AttemptView, ...]
     live_output: LiveOutput | None = None
+    wire: bytes = b""
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):

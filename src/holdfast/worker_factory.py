@@ -21,6 +21,7 @@ from holdfast.values import Progress, WorkerResult
 if TYPE_CHECKING:
     from holdfast.execution.runtime import JobRuntime, OnEnded
     from holdfast.worker import QueueWorker, WorkerLoop
+    from holdfast.worker.dead_letters import DeadLetterCopies
     from holdfast.worker.executors.process import Program
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.service import Service
@@ -72,7 +73,13 @@ class WorkerFactory:
             retry=self._extensions.retry_policy,
             metrics=self._extensions.metrics,
             clock=engine.clock,
+            copies=self._copies(opened),
         )
+
+    def _copies(self, opened: Opened) -> "DeadLetterCopies":
+        from holdfast.worker.dead_letters import DeadLetterCopies
+
+        return DeadLetterCopies(opened.engine.envelopes, opened.signer, self._settings.dead_letters)
 
     def runtime(
         self,
@@ -154,6 +161,7 @@ class WorkerFactory:
             registry=self._registry,
             admission=Admission(signer, self._registry, engine.clock),
             retry=self._extensions.retry_policy,
+            copies=self._copies(opened),
             reporter=Reporter(metrics, listener=on_results),
             options=options,
             version=self._version,

@@ -296,3 +296,28 @@ def test_a_password_in_a_file_that_others_can_read_is_a_warning(folder: Path) ->
     assert said(folder, text, HOLDFAST_SIGNING_KEY=KEY) == []
     file.chmod(0o644)
     assert said(folder, 'url = "sqlite:///jobs.db"\n') == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('dead-letter-to = "Failed"', (False, "dead-letter-to", "'Failed' is not a valid queue name")),
+        ('[dead-letter-queues]\nmail = "no!"', (False, "dead-letter-queues", "'no!' is not a valid queue name")),
+        (
+            'dead-letter-to = "failed"\n[backends]\nreports = "memory://"\n[routes]\nnightly = "reports"',
+            (False, "dead-letter-to", "in dead-letter-queues, set nightly to a queue in 'reports'"),
+        ),
+    ],
+)
+def test_a_queue_for_dead_letters_is_valid_and_in_the_same_backend(
+    folder: Path, text: str, problem: tuple[bool, str, str]
+) -> None:
+    [(warning, key, message)] = said(folder, text)
+    assert (warning, key) == problem[:2]
+    assert message.startswith(f"{key} in /holdfast.toml:1: ")
+    assert problem[2] in message
+
+
+def test_queues_for_dead_letters_can_differ_by_backend(folder: Path) -> None:
+    tables = '[backends]\nreports = "memory://"\n[routes]\nnightly = "reports"\n[dead-letter-queues]\nnightly = ""'
+    assert said(folder, f'dead-letter-to = "failed"\n{tables}') == []

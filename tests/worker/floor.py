@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
@@ -26,18 +27,22 @@ from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
+    Accepted,
     AttemptRecord,
     Backoff,
     BackoffStrategy,
     Cell,
     Entered,
     Entry as SlotEntry,
+    JobEnvelope,
+    JobFilter,
     JobHistory,
     JobLease,
     JobState,
     JobView,
     LeaseState,
     Outcome,
+    Page,
     Settlement,
     Spend,
     Spent,
@@ -46,6 +51,7 @@ from holdfast.values import (
     Write,
 )
 from holdfast.worker.admission import Admission
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
@@ -62,6 +68,7 @@ from .bench import KEY
 
 T = TypeVar("T")
 AT_ONCE = BackoffPolicy(Backoff(strategy=BackoffStrategy.NONE, jitter=0.0))
+NO_COPIES = DeadLetterQueues()
 OPTIONS = WorkerOptions(queues={"default": 1}, kill_after_s=0.3, poll_interval_s=0.5)
 
 
@@ -126,6 +133,19 @@ class ShakyEngine(Engine):
     ) -> tuple[list[bool], list[JobLease]]:
         call: Callable[..., tuple[list[bool], list[JobLease]]] = self._sound.exchange
         return self.shaky("exchange", lambda: call(settlements, queue, limit, owner_token=owner_token))
+
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        return self.shaky("accept", lambda: self._sound.accept(envelopes, tx, writes=writes))
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        call: Callable[..., Page] = self._sound.find
+        return self.shaky("find", lambda: call(where, limit=limit, after=after))
+
+    def get(self, job_id: str) -> JobHistory | None:
+        call: Callable[..., JobHistory | None] = self._sound.get
+        return self.shaky("get", lambda: call(job_id))
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         return self.shaky("renew_many", lambda: self._sound.renew_many(leases))
@@ -285,6 +305,7 @@ class Floor:
         unknown_to_children: str = "",
         max_jobs_per_child: int = 0,
         max_memory_bytes: int = 0,
+        dead_letters: DeadLetterQueues = NO_COPIES,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -301,6 +322,7 @@ class Floor:
             registry=registry,
             admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
+            copies=DeadLetterCopies(self.engine.envelopes, self.engine.ring, dead_letters),
             reporter=Reporter(InMemoryMetrics()),
             options=chosen,
             version="0",

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
 from holdfast.spelling import did_you_mean
@@ -65,6 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     session_dir: str = ""
     retain_completed: float = 86400.0
     retain_dead: float = 0.0
+    dead_letter_to: str = ""
     allowed_commands: tuple[str, ...] = ()
     table_prefix: str = "holdfast_"
     installation: str = DEFAULT_INSTALLATION
@@ -77,8 +79,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     metrics: str = ""
     backends: Mapping[str, str] = {}
     routes: Mapping[str, str] = {}
+    dead_letter_queues: Mapping[str, str] = {}
     engines: Mapping[str, str] = {}
     allowlist: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def dead_letters(self) -> DeadLetterQueues:
+        """The queues that receive copies of dead letters."""
+        return DeadLetterQueues(default=self.dead_letter_to, by_queue=self.dead_letter_queues)
 
     def __repr__(self) -> str:
         shown = {key.field: key.shown(getattr(self, key.field)) for key in KEYS.values() if key.in_file}
@@ -246,6 +254,11 @@ KEYS: Final = {
         Key(
             name="retain-dead", kind="span", high=3660 * _DAY, meaning="how long dead letters are retained; 0 = forever"
         ),
+        Key(
+            name="dead-letter-to",
+            kind="text",
+            meaning="queue that receives a copy of each dead letter, for the handler dead-letter; default: no copies",
+        ),
         Key(name="allowed-commands", kind="words", meaning="programs that command jobs may run, separated by commas"),
         Key(
             name="table-prefix",
@@ -294,6 +307,12 @@ KEYS: Final = {
             kind="texts",
             by_queue=True,
             meaning="table that assigns queues to backends, queue = backend; other queues use the backend default",
+        ),
+        Key(
+            name="dead-letter-queues",
+            kind="texts",
+            by_queue=True,
+            meaning="table that overrides dead-letter-to for single queues, queue = queue; empty = no copies",
         ),
         Key(name="engines", kind="texts", meaning="table of third-party engines, URL scheme = MODULE:NAME"),
         Key(

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from holdfast.config.declared import undeclared
 from holdfast.config.keys import BACKEND_PREFIX, DEFAULT_BACKEND, KEYS, Key, Settings, key_named
 from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.errors import ConfigError
 
 _LINE: Final = r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)"""
@@ -202,18 +203,26 @@ class _SettingsReader:
             if name not in known:
                 message = f"there is no backend {name!r} for {queue}; known backends: {', '.join(known)}"
                 self._note(f"routes {routes.origin.where}: {message}", "routes", routes.origin)
+        self._compare_dead_letters(routes.value)
         self._compare_queues()
+
+    def _compare_dead_letters(self, routes: Mapping[str, str]) -> None:
+        default, by_queue = (self._found(KEYS[name]) for name in ("dead-letter-to", "dead-letter-queues"))
+        name, origin = ("dead-letter-queues", by_queue.origin) if by_queue.value else ("dead-letter-to", default.origin)
+        try:
+            DeadLetterQueues(default=default.value, by_queue=by_queue.value).check(routes, DEFAULT_BACKEND)
+        except ConfigError as problem:
+            self._note(f"{name} {origin.where}: {problem}", name, origin)
 
     def _compare_queues(self) -> None:
         """Check that all queues in the settings are declared, if any queue is."""
         declared = self._found(KEYS["queues"])
         default = self._found(KEYS["default-queue"])
         for key in KEYS.values():
-            if key.by_queue:
-                found = self._found(key)
-                for queue in found.value or ():
-                    if problem := undeclared(queue, declared.value):
-                        self._note(f"{key.name} {found.origin.where}: {problem}", key.name, found.origin)
+            for queue in self._queues_in(key):
+                if problem := undeclared(queue, declared.value):
+                    found = self._found(key)
+                    self._note(f"{key.name} {found.origin.where}: {problem}", key.name, found.origin)
         if problem := undeclared(default.value, declared.value):
             if default.origin.place is not Place.DEFAULT:
                 self._note(f"default-queue {default.origin.where}: {problem}", "default-queue", default.origin)
@@ -224,6 +233,14 @@ class _SettingsReader:
                     "queues",
                     declared.origin,
                 )
+
+    def _queues_in(self, key: Key) -> Iterable[str]:
+        """The queues that a setting names, apart from the one that is compared on its own."""
+        value = self._found(key).value
+        if key.name == "dead-letter-to":
+            return (value,) if value else ()
+        copied_to = filter(None, value.values()) if key.name == "dead-letter-queues" else ()
+        return (*(value or ()), *copied_to) if key.by_queue else ()
 
     def _found(self, key: Key) -> Found:
         return self.found.get(key.name) or Found(value=key.default)

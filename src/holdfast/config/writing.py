@@ -20,6 +20,7 @@ _LINES: Final = {
     "allowlist": 'mail = ["send_mail"]',
     "backends": 'reports = "sqlite:///reports.db"',
     "routes": 'nightly = "reports"',
+    "dead-letter-queues": 'mail = "failed_mail"',
     "engines": 'carrier = "acme_queue:CarrierBackend"',
 }
 

@@ -96,6 +96,10 @@ class JobBuilder:
         """Enqueue the job only if no other job has this key; without a key, the same handler and payload."""
         return self._set(unique=True if key is None else key, unique_for=unique_for, on_conflict=on_conflict)
 
+    def dead_letter_to(self, queue: str) -> "JobBuilder":
+        """Queue that receives a copy of the job if it dies, for the handler `dead-letter`."""
+        return self._set(dead_letter_to=queue)
+
     def id(self, job_id: str) -> "JobBuilder":
         """Job id. Enqueueing the same id and content again adds nothing."""
         self._id = check_id(job_id)

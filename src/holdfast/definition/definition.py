@@ -112,6 +112,9 @@ class JobOptions(TypedDict, total=False):
         Literal["ignore", "reject", "replace"],
         Option("What to do if the unique key is taken: ignore, reject or replace; default: ignore.", metavar="ACTION"),
     ]
+    dead_letter_to: Annotated[
+        str, Option("Queue for a copy of the job if it dies; default: the setting dead-letter-to.", metavar="QUEUE")
+    ]
 
 
 class JobDefinition(JobTraits, frozen=True, kw_only=True):
@@ -151,6 +154,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         for tag in self.tags:
             _check_label("tag", tag)
         _check_flag("fence", self.fence)
+        if self.dead_letter_to is not None:
+            check_queue(self.dead_letter_to)
         self._check_ownership()
         if self.backoff is not None:
             check_backoff(self.backoff)

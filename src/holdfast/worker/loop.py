@@ -39,7 +39,7 @@ class WorkerLoop:
         self._on_result = on_result
         self._is_stopping = False
         self._maintenance = Maintenance(
-            worker.backend, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
+            worker.backend, worker.copies, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
         )
         self._done_before = worker.reporter.jobs_done
 

@@ -19,6 +19,7 @@ from holdfast.queues.signing import Signer
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
 from holdfast.worker.verdict import carrying, policy_of, released, status_of, verdict_on
@@ -40,8 +41,10 @@ class QueueWorker:
         retry: RetryPolicy,
         metrics: MetricsCollector,
         clock: Clock,
+        copies: DeadLetterCopies,
     ) -> None:
         self.backend = backend
+        self.copies = copies
         self.clock = clock
         self.reporter = Reporter(metrics)
         self.backoff = EngineBackoff(clock)
@@ -143,7 +146,7 @@ class QueueWorker:
         return message, verdict_on(result, message, lease, policy_of(message, self._retry))
 
     def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
-        settlement = carrying(settlement, message)
+        settlement = carrying(self.copies.carried_by(settlement, message), message)
         held = self._settle_until_answered(settlement)
         self.reporter.settled([(settlement, message)], [held])
         return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)

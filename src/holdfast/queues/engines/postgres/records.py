@@ -264,7 +264,7 @@ class PostgresRecords(Records):
             query = {"seq": row[0], "succeeded": Outcome.SUCCEEDED.value}
             outputs = connection.execute(self._sql(OUTPUTS), {"seq": row[0]}).fetchall()
             attempts = connection.execute(self._sql(ATTEMPTS), query).fetchall()
-            return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs)
+            return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs, row[5])
 
         return self._connections.transact(read)
 
