@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.testing.lab import LEASE_S
 from holdfast.values import Ack, DeadReason, Entered, Entry, JobState, Outcome, Slot, WorkerStatus
+from holdfast.worker import exchanger
 
 from ..faults.processes import until
 from ..servers.places import every_engine
@@ -84,6 +85,25 @@ def test_an_entry_is_repeated_until_the_engine_answers(floor: Floor) -> None:
     worker.ended()
     assert worker.tally[WorkerStatus.ACKED] == 1
     assert floor.ends() == {id: 1}
+
+
+def test_a_job_that_cannot_enter_is_released_and_does_not_hold_up_others(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanger, "ENTER_LIMIT_S", 0.0)
+    floor.engine.down.add("enter")
+    keyed, plain = floor.put("fenced", concurrency_key="a"), floor.put("quick")
+    worker = floor.start()
+    floor.reached(plain, JobState.COMPLETED)
+    until(lambda: Outcome.INTERRUPTED in floor.outcomes(keyed), "the other one to be released")
+    floor.engine.down.clear()
+    floor.reached(keyed, JobState.COMPLETED)
+    worker.stop()
+    worker.ended()
+    assert floor.ends() == {plain: 1, keyed: 1}
+    view = floor.engine.get(keyed)
+    assert view is not None
+    assert (view.job.attempts, view.job.crashes) == (0, 0)
 
 
 @every_engine

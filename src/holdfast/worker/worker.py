@@ -17,7 +17,7 @@ from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
-from holdfast.worker.admission import Admission, refused
+from holdfast.worker.admission import ENTER_LIMIT_S, Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
@@ -108,7 +108,7 @@ class QueueWorker:
         return self._settle(message, settlement)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        give_up_at = self.clock.monotonic() + entries[0].lease.ttl_s
+        give_up_at = self.clock.monotonic() + ENTER_LIMIT_S
         while True:
             try:
                 answers = self.backend.enter(entries)

@@ -108,11 +108,13 @@ BUGS: dict[str, Bug] = {
     "lease compared the wrong way round": bug(
         "test_a_lease_can_settle_until_its_last_moment", (END, f"lease_until > {NOW}", f"lease_until < {NOW}")
     ),
-    "renewal revives an ended lease": bug("test_an_expired_lease_is_never_revived", (RENEW, IN_TIME, "")),
+    "renewal revives an ended lease": bug(
+        "test_an_expired_lease_is_never_revived", (RENEW, f" AND lease_until > {CLOCK}", "")
+    ),
     "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, OF_CLAIM, "")),
     "renewal moves nothing": bug(
         "test_a_renewed_lease_expires_a_full_length_from_now",
-        (RENEW, f"lease_until = {NOW} + least(lease_us, {LONG_US})", "lease_until = lease_until"),
+        (RENEW, f"lease_until = {CLOCK} + least(lease_us, {LONG_US})", "lease_until = lease_until"),
     ),
     "renewal by a length of its own": bug(
         "test_a_renewal_does_not_change_the_length_of_a_lease",
@@ -247,7 +249,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cancel request taken back by a renewal": bug(
         "test_a_running_job_receives_a_cancellation_request",
-        (RENEW, f"SET lease_until = {NOW} + least(", f"SET cancel_request = NULL, lease_until = {NOW} + least("),
+        (RENEW, "SET lease_until = ", "SET cancel_request = NULL, lease_until = "),
     ),
     "running job cancelled under its worker": bug(
         "test_a_running_job_receives_a_cancellation_request",
@@ -391,6 +393,11 @@ BUGS: dict[str, Bug] = {
     "sweep takes buckets that are not full": bug(
         "test_sweeping_deletes_only_what_has_expired", (state.SWEEP, f"full_at <= {NOW}", "full_at > 0")
     ),
+    "everyone leaves with the first": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places",
+        (slots.FREE, "(slot, seq) IN", ":seqs::text <> '' AND slot IN"),
+        (slots.FREE, "SELECT * FROM unnest(:slots::text[], :seqs::bigint[])", "SELECT unnest(:slots::text[])"),
+    ),
     "slots not locked": bug(
         "test_racing_jobs_never_exceed_the_places", (slots.LOCK_SLOTS, " FOR UPDATE", ""), SLOW_PLACES
     ),
@@ -506,7 +513,7 @@ BUGS: dict[str, Bug] = {
     "keys not locked": bug(
         "test_of_racing_callers_one_stores_its_job", (slots.LOCK_KEYS, " FOR UPDATE", ""), SLOW_KEYS
     ),
-    "waiting job not locked": bug(
+    "waiting job counts as running": bug(
         "test_while_it_waits_ends_with_the_start_of_the_job",
         (slots.LOCK_UNSTARTED, "state <> 2", "state > 3"),
     ),
@@ -671,10 +678,16 @@ def lab_of(
         yield lab
 
 
+LEAVES_BY_SLOT_NAME = bug(
+    "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot", *BUGS["everyone leaves with the first"].edits
+)
 SOUND = bug("")
 HEALTHY = partial(lab_of, SOUND)
 PLANTS = {
     **{name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()},
     **{name: Plant(breaks, partial(lab_of, SOUND, state=part)) for name, (breaks, part) in STATES.items()},
     **{name: Plant(breaks, partial(lab_of, SOUND, jobs=part)) for name, (breaks, part) in JOBS.items()},
+    "late settlement leaves by slot name": Plant(
+        LEAVES_BY_SLOT_NAME.breaks, partial(lab_of, LEAVES_BY_SLOT_NAME, jobs=CarriesForAll)
+    ),
 }

@@ -141,9 +141,10 @@ class LockedSlots:
     def enter(self, entries: Sequence[Entry]) -> list[Entered]:
         """Let each job take all of its slots, or block it on the first one that is full."""
         held = self._rows.held([entry.lease for entry in entries])
+        self._read()
+        # After the places: a job that ends without leaving its slots writes its cell in the commit that ends its lease.
         unless = {slot.unless for entry in entries for slot in entry.slots if slot.unless is not None}
         done: Mapping[CellName, Cell] = self._rows.cells(sorted(unless)) if unless else {}
-        self._read()
         changes = _Changes([], [], [], set())
         answers = [
             self._enter(entry, done, changes)

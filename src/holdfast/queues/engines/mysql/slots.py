@@ -30,6 +30,8 @@ LOCK_SLOTS: Final = "INSERT INTO holdfast_slots (name, fence) VALUES (%s, 0) ON 
 LOCKED_SLOTS: Final = f"""
     SELECT name, fence, size, {CLOCK} FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %s FOR UPDATE"""
 
+KNOWN_SLOTS: Final = "SELECT name FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %s"
+
 # The job of a promotion is due, or was claimed and is about to enter.
 IS_TAKEN: Final = f"""CASE
         WHEN p.owner_token IS NOT NULL
@@ -121,6 +123,14 @@ class MysqlSlots(SlotRows):
         locked = self._rows(LOCKED_SLOTS, names)
         self.now_us = max(clock for *_, clock in locked)
         return {name.decode(): SlotRow(min(fence, NEVER - 1), size) for name, fence, size, _ in locked}
+
+    def free_slots(self, names: Sequence[str]) -> list[str]:
+        """Those of these slots that no other transaction has locked, if the server can skip locked rows."""
+        if not self._connections.skips_locked:
+            return list(names)
+        known = {name for (name,) in self._rows(KNOWN_SLOTS, names)}
+        free = {name for (name,) in self._rows(f"{KNOWN_SLOTS} FOR UPDATE SKIP LOCKED", names)}
+        return [name for name in names if name.encode() not in known - free]
 
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
         return self._still_held((int(one.token), one.owner_token) for one in leases)

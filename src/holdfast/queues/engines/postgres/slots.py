@@ -3,10 +3,10 @@
 A transaction locks the rows of its slots or keys in byte order. Everything else is read afterwards, in new statements,
 which see what other transactions committed while it waited. All transactions lock slots, then leased jobs, then blocked
 jobs, then cells. Blocked jobs that are already locked are skipped: a caller that enqueues in its own transaction may
-hold these locks for minutes.
+hold these locks for minutes. A lease that looks expired is still valid if its renewal is not committed yet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
@@ -30,6 +30,15 @@ LOCK_SLOTS: Final = f"""
     )
     SELECT name, least(fence, {NEVER - 1}), size, {CLOCK} FROM locked"""
 
+# Those that nobody else has locked.
+FREE_SLOTS: Final = """
+    WITH locked AS MATERIALIZED (
+        SELECT name FROM holdfast.slots WHERE name = ANY (:names::text[]) ORDER BY name FOR UPDATE SKIP LOCKED
+    )
+    SELECT name FROM unnest(:names::text[]) AS given (name)
+    WHERE name IN (SELECT name FROM locked)
+        OR NOT EXISTS (SELECT 1 FROM holdfast.slots AS s WHERE s.name = given.name)"""
+
 LOCK_HELD: Final = """
     SELECT seq, owner_token FROM holdfast.open_jobs
     WHERE seq = ANY (:seqs::bigint[]) AND lease_until > :now
@@ -46,15 +55,25 @@ LIVE_CELLS: Final = """
 # released in this transaction, after `now` was read.
 _IS_TAKEN: Final = f"""
     EXISTS (SELECT 1 FROM holdfast.open_jobs AS o WHERE o.seq = p.seq AND CASE
-        WHEN p.owner_token IS NOT NULL THEN o.owner_token = p.owner_token AND o.lease_until > {{now}}
+        WHEN p.owner_token IS NOT NULL THEN o.owner_token = p.owner_token AND o.lease_until > {{least}}
         WHEN o.state = {PROCESSING} THEN o.queue = p.queue AND o.lease_until > {{now}}
         ELSE o.queue = p.queue AND o.state <= {FAILED} AND o.due_at <= {CLOCK} END)"""
-IS_TAKEN: Final = _IS_TAKEN.format(now=NOW)
+IS_TAKEN: Final = _IS_TAKEN.format(now=NOW, least=NOW)
 """Whether a place `p` is taken, by the clock of the statement."""
+MAY_BE_TAKEN: Final = _IS_TAKEN.format(now=NOW, least=0)
+"""Whether a place `p` may be taken: if its lease looks expired, the renewal may not be committed yet."""
 
 PLACES: Final = f"""
-    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, coalesce(p.until, 0), {_IS_TAKEN.format(now=":now::bigint")}
+    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, coalesce(p.until, 0),
+        {_IS_TAKEN.format(now=":now::bigint", least=":now::bigint")}, {_IS_TAKEN.format(now=":now::bigint", least=0)}
     FROM holdfast.places AS p WHERE p.slot = ANY (:names::text[])"""
+
+# A renewal that is not committed yet has locked its row, and one that waits for our lock finds the lease expired.
+LOCK_EXPIRED: Final = """
+    SELECT seq, owner_token FROM holdfast.open_jobs
+    WHERE seq = ANY (:seqs::bigint[]) AND lease_until <= :now
+        AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))
+    ORDER BY seq FOR UPDATE SKIP LOCKED"""
 
 TAKE: Final = """
     WITH taken AS (
@@ -178,14 +197,14 @@ LOCK_KEYS: Final = f"""
     )
     SELECT key, id, until, {CLOCK} FROM locked"""
 
-# Claims skip locked rows, so these jobs do not start. A running job is not locked: its lease could not be renewed.
+# Claims skip locked rows, so these jobs do not start. A row that another transaction has locked may be about to start,
+# so it is locked after that commit, unless the job runs by then: the lease of a running job could not be renewed.
 LOCK_UNSTARTED: Final = f"""
     SELECT seq FROM holdfast.open_jobs
     WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.jobs WHERE id = ANY (:ids::text[]))) AND state <> {PROCESSING}
-    ORDER BY seq FOR UPDATE SKIP LOCKED"""
+    ORDER BY seq FOR UPDATE"""
 
-# A job that was locked is being claimed, and one that was running a moment ago may have been released since: we have
-# locked neither, so both count as running.
+# A job that was running a moment ago may have been released since: we have not locked it, so it counts as running.
 STATES_OF: Final = f"""
     SELECT j.id, CASE WHEN o.seq IS NULL THEN e.state WHEN o.seq = ANY (:locked::bigint[]) THEN o.state
                       ELSE {PROCESSING} END
@@ -216,9 +235,7 @@ class PostgresSlots(SlotRows):
         return {name: SlotRow(fence, size) for name, fence, size, _ in rows}
 
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
-        tokens = [bytes.fromhex(one.owner_token) for one in leases]
-        query = {"seqs": numbers(one.token for one in leases), "tokens": tokens, "now": self.now_us}
-        return {(seq, bytes(token).hex()) for seq, token in self._rows(LOCK_HELD, query)}
+        return self._claims(LOCK_HELD, ((one.token, one.owner_token) for one in leases))
 
     def cells(self, names: Sequence[CellName]) -> Mapping[CellName, Cell]:
         query = {"kinds": [kind for kind, _ in names], "keys": [key for _, key in names], "now": self.now_us}
@@ -228,14 +245,31 @@ class PostgresSlots(SlotRows):
         }
 
     def places(self, names: Sequence[str]) -> list[Place]:
-        rows = self._rows(PLACES, {"names": list(names), "now": self.now_us})
-        if left := [(slot, seq) for slot, seq, *_, is_taken in rows if not is_taken]:
-            self.free(left)
-        return [
-            Place(slot, seq, queue, None if token is None else bytes(token).hex(), fence, until_us)
-            for slot, seq, queue, token, fence, until_us, is_taken in rows
-            if is_taken
-        ]
+        taken: list[Place] = []
+        others: list[Place] = []
+        doubtful: list[Place] = []
+        for slot, seq, queue, token, fence, until_us, is_taken, has_lease in self._rows(
+            PLACES, {"names": list(names), "now": self.now_us}
+        ):
+            place = Place(slot, seq, queue, None if token is None else bytes(token).hex(), fence, until_us)
+            (taken if is_taken else doubtful if has_lease else others).append(place)
+        if doubtful:
+            expired = self._expired(doubtful)
+            for place in doubtful:
+                (others if (place.number, place.owner_token) in expired else taken).append(place)
+        if others:
+            self.free([(place.slot, place.number) for place in others])
+        return taken
+
+    def _expired(self, places: Sequence[Place]) -> set[tuple[JobNumber, str]]:
+        """Lock the jobs of these places, and return the (number, owner token) of those whose leases have expired."""
+        return self._claims(LOCK_EXPIRED, ((place.number, place.owner_token or "") for place in places))
+
+    def _claims(self, statement: str, claims: Iterable[tuple[JobNumber, str]]) -> set[tuple[JobNumber, str]]:
+        asked = list(claims)
+        tokens = [bytes.fromhex(token) for _, token in asked]
+        query = {"seqs": numbers(seq for seq, _ in asked), "tokens": tokens, "now": self.now_us}
+        return {(seq, bytes(token).hex()) for seq, token in self._rows(statement, query)}
 
     def take(self, places: Sequence[Place]) -> None:
         # A message may name a slot twice, but each place is stored once.
