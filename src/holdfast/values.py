@@ -13,6 +13,8 @@ from msgspec import Raw, Struct
 from holdfast.clock import MICROSECONDS, from_us
 
 DEFAULT_QUEUE = "default"
+# The private queue of one `holdfast run`.
+PRIVATE_QUEUE_PATTERN = "run-[0-9a-f]{12}"
 DEFAULT_PRIORITY = 5
 DEFAULT_INSTALLATION = "holdfast"
 INSTALLATION_PATTERN = "[A-Za-z0-9_.-]{1,64}"
@@ -624,6 +626,13 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     job: str
     queue: str
     started_at: datetime
+
+
+class QueueWait(Struct, frozen=True, kw_only=True):
+    """How long the oldest due job of a queue has waited, by the engine's clock, and since when."""
+
+    since: datetime
+    seconds: float
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
