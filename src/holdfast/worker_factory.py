@@ -148,7 +148,7 @@ class WorkerFactory:
             registry=self._registry,
             admission=Admission(signer, self._registry, engine.clock),
             retry=self._extensions.retry_policy,
-            reporter=Reporter(metrics, listener=on_results),
+            reporter=Reporter(metrics, self._registry, listener=on_results),
             options=options,
             version=self._version,
             notifier=notifier,
