@@ -3,8 +3,10 @@
 `Bench.close` and `Running.ended` check this sum after every test of a worker; here, every end occurs.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 
@@ -15,8 +17,9 @@ from holdfast.handlers import Cancel, Snooze
 from holdfast.metrics import End, InMemoryMetrics
 from holdfast.testing import JobKit
 from holdfast.values import Entered, Entry, JobEnvelope, JobState, Settlement, Slot, StopOrder, WorkerStatus
+from holdfast.worker import shutdown, supervisor
 
-from ..faults.processes import until
+from ..faults.processes import DEADLINE_S, until
 from ..servers.mysql import MariadbServer
 from ..servers.places import every_engine, place_on
 from ..servers.postgres import PostgresServer
@@ -24,6 +27,8 @@ from ..servers.redis import RedisServer
 from ..servers.running import Server, started
 from .bench import Bench, wire_of
 from .floor import Floor
+
+T = TypeVar("T")
 
 
 def raises(problem: BaseException) -> Callable[[], object]:
@@ -251,6 +256,36 @@ def test_what_a_worker_cannot_settle_when_it_has_to_exit_has_an_end(floor: Floor
     worker.stop(StopOrder.NOW)
     worker.ended()
     assert worker.supervisor.unsettled == worker.metrics.total(End.UNSETTLED) == 1
+
+
+@pytest.mark.parametrize(("verbs", "given_up"), [(("exchange", "settle"), 2), (("enter",), 1)])
+def test_what_a_worker_leaves_to_an_engine_that_hangs_has_an_end(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch, verbs: Sequence[str], given_up: int
+) -> None:
+    for module in (shutdown, supervisor):
+        monkeypatch.setattr(module, "FLUSH_S", 0.1)
+    is_over, hung, sound = threading.Event(), threading.Event(), floor.engine.shaky
+
+    def shaky(verb: str, call: Callable[[], T]) -> T:
+        if verb not in verbs:
+            return sound(verb, call)
+        hung.set()
+        is_over.wait(DEADLINE_S)
+        raise BackendUnavailable(f"{verb}: the connection was closed")
+
+    monkeypatch.setattr(floor.engine, "shaky", shaky)
+    # The settlement of the first job hangs, so that of the second is never sent; or the first is never admitted.
+    first, second = floor.put("gated", concurrency_key="a"), floor.put("gated")
+    worker = floor.start(processes=2)
+    if "enter" not in verbs:
+        for id in (first, second):
+            floor.noted("start", id)
+        floor.open_gate(first)
+    assert hung.wait(DEADLINE_S)
+    worker.stop(StopOrder.NOW)
+    worker.ended()
+    is_over.set()
+    assert worker.supervisor.unsettled == worker.metrics.total(End.UNSETTLED) >= given_up
 
 
 SERVERS: dict[str, Callable[[], Server]] = {
