@@ -86,7 +86,7 @@ class RedisRecords(Records):
 
     def oldest_waits(self) -> dict[str, QueueWait]:
         now, rows = self._connections.run(OLDEST_DUE)
-        return oldest_waits([(queue, int(due_at)) for queue, due_at in rows], now)
+        return oldest_waits([(queue, _number(due_at)) for queue, due_at in rows], now)
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         conditions = (

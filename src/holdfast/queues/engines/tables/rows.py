@@ -210,10 +210,10 @@ def counted(rows: Iterable[Row]) -> dict[str, dict[JobState, int]]:
 
 
 def oldest_waits(rows: Iterable[Row], now: int) -> dict[str, QueueWait]:
-    """The longest wait of each queue, from rows: queue, when one of its jobs is due, or None."""
+    """The longest wait of each queue, from rows: queue, when a job is due (anything but a number is left out)."""
     oldest: dict[str, int] = {}
     for queue, due_at in rows:
-        if due_at is not None and due_at <= now:
+        if isinstance(due_at, int) and due_at <= now:
             name = text(queue)
             oldest[name] = min(oldest.get(name, now), due_at)
     return {
