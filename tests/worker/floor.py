@@ -18,7 +18,7 @@ from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
-from holdfast.metrics import InMemoryMetrics
+from holdfast.metrics import End, InMemoryMetrics
 from holdfast.queues.contract import Engine, LeasePolicy, SharedState
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -202,8 +202,9 @@ class Entry(NamedTuple):
 class Running:
     """A running worker, on its own thread."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, metrics: InMemoryMetrics) -> None:
         self.supervisor = supervisor
+        self.metrics = metrics
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="worker")
         self._thread.start()
@@ -221,11 +222,12 @@ class Running:
         self.supervisor.stop(order)
 
     def ended(self) -> None:
-        """Wait until it has stopped, and check that every claimed job is accounted for."""
+        """Wait until it has stopped, and check that every delivery has one end."""
         until(lambda: not self.is_running, "the worker to leave")
         assert self._problem is None, self._problem
-        supervisor = self.supervisor
-        assert supervisor.claimed == supervisor.reporter.tally.total() + supervisor.unsettled
+        reporter, ends = self.supervisor.reporter, {end.name: self.metrics.total(end) for end in End}
+        assert self.metrics.total("jobs_fetched") == sum(ends.values()), ends
+        assert reporter.claimed == reporter.tally.total() + reporter.unsettled
 
     def _run(self) -> None:
         try:
@@ -306,6 +308,7 @@ class Floor:
         max_jobs_per_child: int = 0,
         max_memory_bytes: int = 0,
         dead_letters: DeadLetterQueues = NO_COPIES,
+        metrics: InMemoryMetrics | None = None,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -323,14 +326,15 @@ class Floor:
             admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
             copies=DeadLetterCopies(self.engine.envelopes, self.engine.ring, dead_letters),
-            reporter=Reporter(InMemoryMetrics()),
+            reporter=Reporter(metrics or InMemoryMetrics(), registry),
             options=chosen,
             version="0",
         )
 
     def start(self, **options: Any) -> Running:
         """Start a worker."""
-        worker = Running(self.supervisor(**options))
+        metrics = InMemoryMetrics()
+        worker = Running(self.supervisor(metrics=metrics, **options), metrics)
         self._workers.append(worker)
         return worker
 
