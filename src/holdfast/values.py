@@ -79,6 +79,7 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
     REJECTED = "rejected"
     SKIPPED = "skipped"
+    RATE_LIMITED = "rate-limited"
     LOST_LEASE = "lost-lease"
 
 
@@ -168,6 +169,8 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     single_instance: bool = False
     concurrency_key: str | None = None
     concurrency: int = 1
+    rate_limit: str | None = None
+    rate_key: str | None = None
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:
@@ -687,6 +690,7 @@ class WorkerStatus(StrEnum):
     REJECTED = "rejected"
     RELEASED = "released"
     BLOCKED = "blocked"
+    RATE_LIMITED = "rate-limited"
     CANCELLED = "cancelled"
     SKIPPED_IDEMPOTENT = "skipped-idempotent"
     LOST_LEASE = "lost-lease"

@@ -67,6 +67,7 @@ class WorkerFactory:
             retry=self._extensions.retry_policy,
             metrics=self._extensions.metrics,
             clock=engine.clock,
+            limits=self._settings.rates,
         )
 
     def runtime(
@@ -151,6 +152,7 @@ class WorkerFactory:
             reporter=Reporter(metrics, listener=on_results),
             options=options,
             version=self._version,
+            limits=self._settings.rates,
             notifier=notifier,
             session_dir=session_dir,
         )

@@ -25,6 +25,7 @@ from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
+from holdfast.rates import Rate
 from holdfast.values import (
     AttemptRecord,
     Backoff,
@@ -74,7 +75,7 @@ def runs(pid: int) -> bool:
 
 
 class ShakyState(SharedState):
-    """Shared state that fails with its engine, which counts it as a verb called `state`."""
+    """Shared state that fails with its engine, which counts its calls as the verbs `state` and `spend`."""
 
     def __init__(self, sound: SharedState, engine: "ShakyEngine") -> None:
         self._sound = sound
@@ -87,7 +88,7 @@ class ShakyState(SharedState):
         return self._engine.shaky("state", lambda: self._sound.write(writes))
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
-        return self._engine.shaky("state", lambda: self._sound.spend(spends))
+        return self._engine.shaky("spend", lambda: self._sound.spend(spends))
 
     def sweep(self, limit: int = 1000) -> int:
         return self._engine.shaky("state", lambda: self._sound.sweep(limit))
@@ -285,6 +286,7 @@ class Floor:
         unknown_to_children: str = "",
         max_jobs_per_child: int = 0,
         max_memory_bytes: int = 0,
+        limits: Mapping[str, Rate] | None = None,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -304,6 +306,7 @@ class Floor:
             reporter=Reporter(InMemoryMetrics()),
             options=chosen,
             version="0",
+            limits=limits,
         )
 
     def start(self, **options: Any) -> Running:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
+from holdfast.rates import Rate, parse_rate
 from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_INSTALLATION, BackoffStrategy
 
@@ -17,9 +18,9 @@ DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
 Kind: TypeAlias = Literal[
-    "url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls"
+    "url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls", "rates"
 ]
-_TABLES: Final = frozenset({"lists", "texts", "urls"})
+_TABLES: Final = frozenset({"lists", "texts", "urls", "rates"})
 
 
 class Applies(StrEnum):
@@ -62,6 +63,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     routes: Mapping[str, str] = {}
     engines: Mapping[str, str] = {}
     allowlist: Mapping[str, tuple[str, ...]] | None = None
+    limits: Mapping[str, str] = {}
+
+    @property
+    def rates(self) -> Mapping[str, Rate]:
+        """The rate limits of the queues that have one."""
+        rates = {queue: queue_rate(queue, value) for queue, value in self.limits.items()}
+        return {queue: rate for queue, rate in rates.items() if rate is not None}
+
+    def rate_of(self, queue: str) -> Rate:
+        """The rate limit of a queue that has one."""
+        rate = self.rates.get(queue)
+        if rate is None:
+            raise ConfigError(
+                f"queue '{queue}' has no rate limit; set one in holdfast.toml:  limits = {{{queue} = \"60/min\"}}"
+            )
+        return rate
 
     def __repr__(self) -> str:
         shown = {key.field: key.shown(getattr(self, key.field)) for key in KEYS.values() if key.in_file}
@@ -258,6 +275,11 @@ KEYS: Final = {
             kind="lists",
             meaning="table of the handlers that jobs on each queue may use; other queues allow all",
         ),
+        Key(
+            name="limits",
+            kind="rates",
+            meaning='table of rate limits, queue = rate, such as "60/min" or {rate = "10/s", burst = 20}; 0 = no limit',
+        ),
     )
 }
 
@@ -269,6 +291,14 @@ OTHER_VARIABLES: Final = frozenset(
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in ("ATTEMPT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PROJECT", "PYTHON", "QUEUE")
 )
+
+
+def queue_rate(queue: str, value: object) -> Rate | None:
+    """The rate limit of a queue, as it is written in the setting `limits`; None if the queue has no limit."""
+    try:
+        return parse_rate(value)
+    except ValueError as problem:
+        raise ConfigError(f"the rate limit of queue '{queue}' is {value!r}: {problem}") from None
 
 
 def key_named(name: str, where: str = "") -> Key:

@@ -21,6 +21,7 @@ _LINES: Final = {
     "backends": 'reports = "sqlite:///reports.db"',
     "routes": 'nightly = "reports"',
     "engines": 'carrier = "acme_queue:CarrierBackend"',
+    "limits": 'mail = "60/min"',
 }
 
 

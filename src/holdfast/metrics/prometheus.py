@@ -38,6 +38,7 @@ _MEANINGS: Final = {
     "jobs_failed_permanently": "Jobs that became dead letters after their last run.",
     "jobs_rejected_signature": "Messages with a missing or invalid signature.",
     "jobs_released": "Jobs released without using up an attempt.",
+    "jobs_rate_limited": "Jobs put off by their rate limit.",
     "jobs_lost_lease": "Settlements refused because the lease had expired.",
     "jobs_reaped": "Jobs requeued because their leases had expired.",
     "job_duration_seconds": "Duration of runs.",

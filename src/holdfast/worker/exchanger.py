@@ -10,20 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from typing import TypeVar
 
 from msgspec import Struct
 
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.state.limits import Start, waits_of
 from holdfast.units import counted
-from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement
+from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement, WorkerResult
 from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.round_robin import RoundRobin
-from holdfast.worker.verdict import released
+from holdfast.worker.throttle import Throttle
+from holdfast.worker.verdict import has_run, released
 from holdfast.worker.wake_pipe import WakePipe
 
 log = logging.getLogger("holdfast.exchanger")
+
+T = TypeVar("T")
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -35,12 +40,18 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 
 
 class EngineAnswer(Struct, frozen=True, kw_only=True):
-    """The result of a request. `held` is None for a settlement without an answer before its lease expired."""
+    """The result of a request. `held` is None for a settlement without an answer before its lease expired.
+
+    `is_limited` is set if a queue waits for its rate limit, and so may have jobs that were not claimed. `news` are
+    limits that were reached.
+    """
 
     request: EngineRequest
     held: Sequence[bool | None] = ()
     admitted: Admitted = Admitted()
     problem: Exception | None = None
+    is_limited: bool = False
+    news: Sequence[WorkerResult] = ()
 
 
 class Exchanger:
@@ -58,6 +69,7 @@ class Exchanger:
         session: bytes,
         admission: Admission,
         backoff: EngineBackoff,
+        throttle: Throttle,
         on_claimed: Callable[[Sequence[JobLease]], None],
         on_answer: Callable[[EngineAnswer], None],
         fence_at: Callable[[JobLease], float],
@@ -67,6 +79,7 @@ class Exchanger:
         self._session = session
         self._admission = admission
         self._backoff = backoff
+        self._throttle = throttle
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
@@ -121,7 +134,11 @@ class Exchanger:
                 leases = self._claim(request.limits)
             if not leases and request.limits and request.wait_s > 0:
                 leases = self._wait_for_work(request)
-            return EngineAnswer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+            admitted = self._admit(leases) if leases else Admitted()
+            self._throttle.refund()
+            is_limited = self._throttle.next_token_in(request.limits) is not None
+            news = self._throttle.news()
+            return EngineAnswer(request=request, held=held, admitted=admitted, is_limited=is_limited, news=news)
         except Exception as problem:
             if isinstance(problem, BackendError):
                 log.warning("could not claim jobs; any that were already claimed are released: %s", problem)
@@ -132,30 +149,45 @@ class Exchanger:
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
-        return self._admission.admit(leases, self._enter)
+        admitted = self._admission.admit(leases, self._enter, lambda starts: self._pay(starts, leases))
+        # Refused jobs are settled later, and their tokens are returned then.
+        self._throttle.owe(leases[0].queue, len(admitted.blocked) + len(admitted.lost))
+        return admitted
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        """Let jobs enter their slots, retrying while the engine is unavailable and their leases are valid."""
+        """Let jobs enter their slots."""
+        what = f"enter the slots of {counted(len(entries), 'job')}"
+        try:
+            return self._insist(lambda: self._backend.enter(entries), what, [entry.lease for entry in entries])
+        except BackendUnavailable:
+            raise
+        except Exception:
+            if len(entries) == 1:
+                log.exception(
+                    "job %s: could not enter its slots; it will be reaped when its lease expires",
+                    entries[0].lease.id,
+                )
+                return [Entered(outcome=EntryOutcome.LOST)]
+            log.exception("%d jobs could not enter their slots; retrying each job separately", len(entries))
+            return [answer for entry in entries for answer in self._enter([entry])]
+
+    def _pay(self, starts: Sequence[Start], leases: Sequence[JobLease]) -> list[float]:
+        """Take tokens for jobs with a rate limit. Tokens whose answer is lost are lost until the bucket refills."""
+        what = f"take the tokens of {counted(len(starts), 'job')}"
+        return self._insist(lambda: waits_of(self._backend.state, starts), what, leases)
+
+    def _insist(self, call: Callable[[], T], what: str, leases: Sequence[JobLease]) -> T:
+        """Repeat a call for claimed jobs while the engine is unavailable and their leases are valid."""
         while True:
             try:
-                answers = self._backend.enter(entries)
+                answer = call()
             except BackendUnavailable as problem:
-                self._back_off(problem, f"enter the slots of {counted(len(entries), 'job')}", self._is_hurried)
-                is_late = time.monotonic() > min(self._fence_at(entry.lease) for entry in entries)
-                if is_late or self._is_hurried.is_set():
+                self._back_off(problem, what, self._is_hurried)
+                if self._is_hurried.is_set() or time.monotonic() > min(map(self._fence_at, leases)):
                     raise
-            except Exception:
-                if len(entries) == 1:
-                    log.exception(
-                        "job %s: could not enter its slots; it will be reaped when its lease expires",
-                        entries[0].lease.id,
-                    )
-                    return [Entered(outcome=EntryOutcome.LOST)]
-                log.exception("%d jobs could not enter their slots; retrying each job separately", len(entries))
-                return [answer for entry in entries for answer in self._enter([entry])]
             else:
                 self._backoff.answered()
-                return answers
+                return answer
 
     def _released(self, leases: Sequence[JobLease]) -> Admitted:
         now_us = self._backend.clock.now_us()
@@ -165,16 +197,28 @@ class Exchanger:
     def _wait_for_work(self, request: EngineRequest) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s
         while (left := give_up_at - time.monotonic()) > 0:
+            self._throttle.refund()
+            began, until_token = time.monotonic(), self._throttle.next_token_in(self._turns.queues)
+            left = left if until_token is None else min(left, until_token)
             try:
-                self._backend.wait_for_work(self._turns.queues, left, wake=self._pipe.fileno())
+                self._wait(left)
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
             if self._pipe.drain():
                 break
+            self._throttle.waited(in_vain=time.monotonic() >= began + left)
             leases = self._claim(request.limits)
             if leases:
                 return leases
         return []
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for jobs of the queues that have tokens. The others may have jobs, which would end the wait at once."""
+        queues = [queue for queue in self._turns.queues if not self._throttle.is_waiting(queue)]
+        if queues:
+            self._backend.wait_for_work(queues, seconds, wake=self._pipe.fileno())
+        else:
+            self._backend.clock.wait(seconds, [self._pipe.fileno()])
 
     def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease]]:
         """Settle, and claim in the same transaction from the queue whose turn it is.
@@ -184,15 +228,19 @@ class Exchanger:
         settlements = request.settlements
         answers: list[bool | None] = [None] * len(settlements)
         open_: Sequence[int] = range(len(settlements))
-        queue = next(iter(self._turns.order(request.limits)), None)
+        try:
+            queue, limit = self._next_queue(request.limits)
+        except BackendError:
+            log.exception("could not check a rate limit; the batch is settled, and no job is claimed")
+            queue, limit = None, 0
         token = new_owner_token(self._session)
         leases: list[JobLease] = []
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
             try:
                 if queue is not None:
-                    held, leases = self._backend.exchange(batch, queue, request.limits[queue], owner_token=token)
-                    self._turns.took(queue, len(leases))
+                    held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
+                    self._took(queue, limit, leases)
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
@@ -205,6 +253,9 @@ class Exchanger:
                 self._backoff.answered()
                 for at, answer in zip(open_, held, strict=True):
                     answers[at] = answer
+                for settlement in batch:
+                    if settlement.lease.queue in self._throttle and not has_run(settlement):
+                        self._throttle.owe(settlement.lease.queue)
                 break
             now = math.inf if self._is_hurried.is_set() else time.monotonic()
             open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
@@ -227,11 +278,32 @@ class Exchanger:
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
         """Claim from the first queue that has jobs, in the order of the round robin."""
         for queue in self._turns.order(limits):
-            leases = self._claim_from(queue, limits[queue])
-            self._turns.took(queue, len(leases))
+            limit = self._allowed(queue, limits[queue])
+            leases = self._claim_from(queue, limit) if limit else []
+            if limit:
+                self._took(queue, limit, leases)
             if leases:
                 return leases
         return []
+
+    def _next_queue(self, limits: Mapping[str, int]) -> tuple[str | None, int]:
+        """The queue whose turn it is, and the number of jobs to claim from it."""
+        for queue in self._turns.order(limits):
+            if limit := self._allowed(queue, limits[queue]):
+                return queue, limit
+        return None, 0
+
+    def _allowed(self, queue: str, limit: int) -> int:
+        """The number of jobs to claim from a queue: the limit, or fewer if its rate limit allows no more now."""
+        try:
+            return self._throttle.take(queue, limit)
+        except BackendUnavailable as problem:
+            self._back_off(problem, "claim jobs", self._is_leaving)
+            return 0
+
+    def _took(self, queue: str, limit: int, leases: Sequence[JobLease]) -> None:
+        self._turns.took(queue, len(leases))
+        self._throttle.claimed(queue, limit, len(leases))
 
     def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
         token = new_owner_token(self._session)

@@ -25,6 +25,7 @@ _COUNTED: Final = {
     WorkerStatus.RELEASED: ("jobs_released",),
     WorkerStatus.SKIPPED_IDEMPOTENT: ("jobs_skipped_idempotent",),
     WorkerStatus.BLOCKED: ("jobs_blocked",),
+    WorkerStatus.RATE_LIMITED: ("jobs_rate_limited",),
     WorkerStatus.LOST_LEASE: ("jobs_lost_lease",),
 }
 
@@ -59,8 +60,9 @@ class Reporter:
 
     @property
     def jobs_done(self) -> int:
-        """The number of jobs that were settled here, except those that were released or blocked."""
-        return self.tally.total() - self.tally[WorkerStatus.RELEASED] - self.tally[WorkerStatus.BLOCKED]
+        """The number of jobs that were settled here, except those that were released, blocked or put off."""
+        returned = (WorkerStatus.RELEASED, WorkerStatus.BLOCKED, WorkerStatus.RATE_LIMITED)
+        return self.tally.total() - sum(self.tally[status] for status in returned)
 
     def settled(
         self, settlements: Sequence[tuple[Settlement, JobMessage | None]], answers: Sequence[bool | None]
@@ -92,11 +94,21 @@ class Reporter:
         for (status, queue), number in ends.items():
             self._add(status, queue, number, counts)
         self._count(counts, durations)
+        self._pass_on(results)
+
+    def _pass_on(self, results: Sequence[WorkerResult]) -> None:
         if self._listener is not None and results:
             try:
                 self._listener(results)
             except Exception:  # the listener is the application's code; jobs must not suffer from it
                 log.exception("the result listener failed for %s", counted(len(results), "job"))
+
+    def limited(self, news: Sequence[WorkerResult]) -> None:
+        """Report queues that have reached their rate limit."""
+        for one in news:
+            wait = format_duration(one.retry_in or 0)
+            log.info("queue '%s' has reached its rate limit; the next job starts in %s", one.queue, wait, extra=OUTCOME)
+        self._pass_on(news)
 
     def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
         """Count jobs that were acknowledged, given how many seconds each of them took, by queue."""

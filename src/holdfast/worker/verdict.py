@@ -2,14 +2,17 @@
 
 import logging
 import math
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
+from holdfast.rates import Rate
+from holdfast.state.limits import paid_mark, rate_of
 from holdfast.state.ownership import done_marks, first_run, is_owned, slot_names_of
+from holdfast.units import format_duration
 from holdfast.values import (
     Abandon,
     Ack,
@@ -28,6 +31,8 @@ from holdfast.values import (
 )
 
 log = logging.getLogger("holdfast.worker")
+
+_NOT_RUN: Final = (Outcome.POSTPONED, Outcome.EXPIRED, Outcome.REJECTED, Outcome.SKIPPED, Outcome.RATE_LIMITED)
 
 
 def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, retry: RetryPolicy) -> Settlement:
@@ -48,9 +53,14 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
 
 def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
     """The settlement, extended for a job that has slots: the job leaves them, and a success marks its idempotency key
-    as completed. Every settlement passes through here before it is sent.
+    as completed. A job with a rate limit that did not start has already paid for its start. Every settlement passes
+    through here before it is sent.
     """
-    if message is None or not is_owned(message):
+    if message is None:
+        return settlement
+    if message.rate_limit is not None and isinstance(settlement, Release) and settlement.unstarted:
+        settlement = _paid(settlement, message)
+    if not is_owned(message):
         return settlement
     record = settlement.record
     if record is not None and record.outcome is Outcome.SKIPPED:
@@ -70,6 +80,30 @@ def skipped(lease: JobLease, message: JobMessage, cell: Cell | None, now_us: int
     by = f" by job '{first.job_id}'" if first is not None and first.job_id else ""
     record = momentary(Outcome.SKIPPED, now_us, note=f"idempotency key '{message.idempotency_key}' was completed{by}")
     return Ack(lease=lease, record=msgspec.structs.replace(record, result=None if first is None else first.result))
+
+
+def put_off(lease: JobLease, rate: Rate, wait_s: float, now_us: int) -> Release:
+    """The settlement of a job that its rate limit puts off, until the time that is reserved for it."""
+    delay = min(wait_s, MAX_DURATION_S)
+    note = f"put off for {format_duration(delay)} by the rate limit of {rate}"
+    record = momentary(Outcome.RATE_LIMITED, now_us, note=note)
+    return Release(lease=lease, delay=delay, unstarted=True, record=record)
+
+
+def _paid(release: Release, message: JobMessage) -> Release:
+    """The release of a job that was admitted but not started. It has paid for its start."""
+    rate, lease = rate_of(message), release.lease
+    if rate is None:
+        return release
+    mark = paid_mark(lease.id, rate, delivery=lease.delivery, delay=release.delay)
+    return msgspec.structs.replace(release, writes=(*release.writes, mark))
+
+
+def has_run(settlement: Settlement) -> bool:
+    """Whether the handler was called, as far as the settlement shows."""
+    if isinstance(settlement, Release) and settlement.unstarted:
+        return False
+    return settlement.record is None or settlement.record.outcome not in _NOT_RUN
 
 
 def released(lease: JobLease, now_us: int, note: str = "", *, delay: float = 0.0, unstarted: bool = False) -> Release:
@@ -125,8 +159,9 @@ def status_of(settlement: Settlement) -> WorkerStatus:
             return WorkerStatus.SKIPPED_IDEMPOTENT if is_skipped else WorkerStatus.ACKED
         case Nack():
             return WorkerStatus.REQUEUED
-        case Release():
-            return WorkerStatus.RELEASED
+        case Release(record=record):
+            is_put_off = record is not None and record.outcome is Outcome.RATE_LIMITED
+            return WorkerStatus.RATE_LIMITED if is_put_off else WorkerStatus.RELEASED
         case Abandon(reason=reason):
             return WorkerStatus.DEAD_LETTERED if reason.follows_a_run else WorkerStatus.REJECTED
         case CancelJob():

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Self, TypeVar
 
 from msgspec import structs
 
@@ -16,14 +16,19 @@ from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
+from holdfast.rates import Rate
+from holdfast.state.limits import Start, waits_of
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import carrying, policy_of, released, status_of, verdict_on
+from holdfast.worker.throttle import Throttle
+from holdfast.worker.verdict import carrying, has_run, policy_of, released, status_of, verdict_on
 
 log = logging.getLogger("holdfast.worker")
+
+T = TypeVar("T")
 
 EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
 
@@ -40,6 +45,7 @@ class QueueWorker:
         retry: RetryPolicy,
         metrics: MetricsCollector,
         clock: Clock,
+        limits: Mapping[str, Rate] | None = None,
     ) -> None:
         self.backend = backend
         self.clock = clock
@@ -49,6 +55,7 @@ class QueueWorker:
         self._session = new_session()
         self._admission = Admission(signer, runtime.registry, clock)
         self._retry = retry
+        self._throttle = Throttle(backend.state, limits or {}, clock)
         self._keeper = Keeper(backend, on_cancel=self._cancel, on_lost=self._lost)
         self.running: JobLease | None = None
         """The lease of the running job."""
@@ -57,15 +64,35 @@ class QueueWorker:
         """Process one job of the queue from claim to settlement, waiting up to `wait` seconds for one.
 
         If `unless` returns True once the job is claimed, the job is released instead: a worker that is shutting down
-        starts nothing.
+        starts nothing. If the queue has reached its rate limit, nothing is claimed: `retry_in` is when it has a token.
         """
+        is_limited = queue in self._throttle
+        # A token is taken only if there is probably a job, and never held while waiting for one.
+        if is_limited and wait > 0 and not self._has_work(queue, wait):
+            return EMPTY
+        if not self._throttle.take(queue, 1):
+            self.reporter.limited(self._throttle.news())
+            return self._throttle.refusal(queue)
+        try:
+            return self._claim_and_process(queue, 0.0 if is_limited else wait, unless)
+        finally:
+            self._throttle.refund()
+
+    def _has_work(self, queue: str, wait: float) -> bool:
+        """Wait for a job of the queue; whether there may be one."""
+        give_up_at = self.clock.monotonic() + wait
+        self.backend.wait_for_work([queue], wait)
+        return self.clock.monotonic() < give_up_at
+
+    def _claim_and_process(self, queue: str, wait: float, unless: Callable[[], bool] | None) -> WorkerResult:
         leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
         self.backoff.answered()
+        self._throttle.claimed(queue, 1, len(leases))
         if not leases:
             return EMPTY
         self.reporter.fetched(queue, 1)
         if unless is not None and unless():
-            return self._settle(None, released(leases[0], self.clock.now_us()))
+            return self._settle(None, released(leases[0], self.clock.now_us(), unstarted=True))
         return self._process(leases[0])
 
     def interrupt(self) -> None:
@@ -101,21 +128,31 @@ class QueueWorker:
             raise
         if isinstance(settlement, WorkerStatus):
             (self.reporter.blocked if settlement is WorkerStatus.BLOCKED else self.reporter.lost)([lease])
+            self._throttle.owe(lease.queue)
             return WorkerResult(status=settlement, job_id=lease.id, queue=lease.queue)
         return self._settle(message, settlement)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        give_up_at = self.clock.monotonic() + entries[0].lease.ttl_s
+        [entry] = entries
+        what = f"enter the slots of job {entry.lease.id}"
+        return self._insist(lambda: self.backend.enter(entries), what, entry.lease)
+
+    def _pay(self, starts: Sequence[Start], lease: JobLease) -> list[float]:
+        return self._insist(lambda: waits_of(self.backend.state, starts), f"take a token for job {lease.id}", lease)
+
+    def _insist(self, call: Callable[[], T], what: str, lease: JobLease) -> T:
+        """Repeat a call for a claimed job while the engine is unavailable and the lease is valid."""
+        give_up_at = self.clock.monotonic() + lease.ttl_s
         while True:
             try:
-                answers = self.backend.enter(entries)
+                answer = call()
             except BackendUnavailable as problem:
                 if self.clock.monotonic() >= give_up_at:
                     raise
-                self.clock.sleep(self.backoff.failed(problem, f"enter the slots of job {entries[0].lease.id}"))
+                self.clock.sleep(self.backoff.failed(problem, what))
             else:
                 self.backoff.answered()
-                return answers
+                return answer
 
     def _cancel(self, lease: JobLease) -> bool:
         return self._runtime.interrupt(lease.id, JobCancelRequested())
@@ -127,7 +164,7 @@ class QueueWorker:
         """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or the
         status `BLOCKED` or `LOST_LEASE` if its lease has already ended.
         """
-        admitted = self._admission.admit([lease], self._enter)
+        admitted = self._admission.admit([lease], self._enter, lambda starts: self._pay(starts, lease))
         for refusal in admitted.refusals:
             return refusal.message, refusal.settlement
         if not admitted.messages:
@@ -145,6 +182,8 @@ class QueueWorker:
     def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
         settlement = carrying(settlement, message)
         held = self._settle_until_answered(settlement)
+        if not has_run(settlement):
+            self._throttle.owe(settlement.lease.queue)
         self.reporter.settled([(settlement, message)], [held])
         return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)
 

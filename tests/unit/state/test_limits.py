@@ -1,0 +1,206 @@
+"""Rate limits for any code, and the tokens of jobs: on the engine in memory, with a clock that the test moves."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.clock import ManualClock
+from holdfast.config import Settings
+from holdfast.errors import ConfigError, DefinitionError, RateLimited
+from holdfast.rates import Rate, parse_rate
+from holdfast.state.limits import TOLERANCE_S, Limiter, Start, paid_mark, waits_of
+
+LIMITS = {"mail": "60/min", "api": "10/s,burst=20", "free": "0"}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def hf(clock: ManualClock) -> Iterator[Holdfast]:
+    with Holdfast("memory://", settings=Settings(limits=LIMITS), clock=clock) as hf:
+        yield hf
+
+
+@pytest.fixture
+def maps(hf: Holdfast) -> Limiter:
+    return hf.limiter("maps", "2/s", burst=3)
+
+
+def test_it_allows_its_burst_and_then_its_rate(maps: Limiter, clock: ManualClock) -> None:
+    assert [maps.allow() for _ in range(4)] == [True, True, True, False]
+    clock.advance(0.5)
+    assert [maps.allow(), maps.allow()] == [True, False]
+
+
+def test_several_are_allowed_together_or_not_at_all(maps: Limiter) -> None:
+    assert maps.allow(2)
+    assert not maps.allow(2)
+    assert maps.allow(1), "a refusal takes no token"
+
+
+@pytest.mark.parametrize("n", [0, 4, -1, 1.5, True])
+def test_a_number_that_can_never_be_allowed_is_refused(maps: Limiter, n: int) -> None:
+    with pytest.raises(ValueError, match="limiter 'maps' allows 1 to 3 at once"):
+        maps.allow(n)
+
+
+def test_throttling_raises_when_to_try_again(maps: Limiter, clock: ManualClock) -> None:
+    maps.throttle(3)
+    with pytest.raises(RateLimited) as one:
+        maps.throttle()
+    assert one.value.retry_after == pytest.approx(0.5)
+    assert str(one.value) == "limiter 'maps' has reached its rate limit of 2/s,burst=3; the next token in 500 ms"
+    with pytest.raises(RateLimited, match="2 tokens in 1 s") as two:
+        maps.throttle(2)
+    clock.advance(two.value.retry_after)
+    maps.throttle(2)
+
+
+def test_usage_shows_what_is_left_and_takes_nothing(maps: Limiter, clock: ManualClock) -> None:
+    def seen() -> tuple[int, float]:
+        usage = maps.usage()
+        assert (usage.rate, usage.burst) == ("2/s,burst=3", 3)
+        return usage.available, usage.wait_s
+
+    assert seen() == seen() == (3, 0.0)
+    maps.allow(2)
+    assert seen() == seen() == (1, 0.0)
+    maps.allow()
+    assert seen() == (0, pytest.approx(0.5))
+    clock.advance(0.4)
+    assert seen() == (0, pytest.approx(0.1))
+    clock.advance(0.1)
+    assert seen() == (1, 0.0)
+    clock.advance(100)
+    assert seen() == (3, 0.0)
+
+
+def test_usage_of_a_fast_limit_is_exact(hf: Holdfast) -> None:
+    """A token of this rate costs a fraction of a microsecond more than it should."""
+    fast = hf.limiter("fast", "300000/s", burst=300_000)
+    assert fast.usage().available == 300_000
+    assert fast.allow(100_000)
+    assert abs(fast.usage().available - 200_000) <= 70_000
+
+
+def test_a_reset_makes_all_tokens_available(maps: Limiter) -> None:
+    maps.allow(3)
+    maps.reset()
+    assert maps.usage().available == 3
+    assert maps.allow(3)
+
+
+def test_limits_are_shared_by_name(hf: Holdfast, maps: Limiter) -> None:
+    maps.allow(3)
+    assert not hf.limiter("maps", "2/s", burst=3).allow()
+    assert hf.limiter("other", "2/s", burst=3).allow(3)
+
+
+def test_the_limit_of_a_queue_is_the_setting(hf: Holdfast) -> None:
+    assert hf.limiter(queue="mail").rate == Rate(number=60.0, unit="min", burst=1)
+    api = hf.limiter(queue="api")
+    assert api.usage().burst == 20
+    assert api.allow(20)
+    assert hf.limiter(queue="mail").allow()
+
+
+@pytest.mark.parametrize("queue", ["free", "other"])
+def test_a_queue_without_a_limit_is_an_error_that_says_what_to_write(hf: Holdfast, queue: str) -> None:
+    wanted = f'queue \'{queue}\' has no rate limit; set one in holdfast.toml:  limits = {{{queue} = "60/min"}}'
+    with pytest.raises(ConfigError) as refused:
+        hf.limiter(queue=queue)
+    assert str(refused.value) == wanted
+
+
+def test_a_limit_that_cannot_be_read_names_the_queue() -> None:
+    with (
+        Holdfast("memory://", settings=Settings(limits={"mail": "often"})) as hf,
+        pytest.raises(ConfigError, match="the rate limit of queue 'mail' is 'often': write a number and a unit"),
+    ):
+        hf.limiter(queue="mail")
+
+
+def test_a_limiter_needs_a_name_and_a_rate(hf: Holdfast) -> None:
+    for problem, call in (
+        ("a limiter needs a name and a rate", lambda: hf.limiter()),
+        ("a limiter needs a name and a rate", lambda: hf.limiter("maps")),
+        ("limiter 'maps', rate '2/x': write a number", lambda: hf.limiter("maps", "2/x")),
+        ("limiter 'maps', rate '2/s': the burst must be", lambda: hf.limiter("maps", "2/s", burst=0)),
+        ("a rate of 0 allows nothing", lambda: hf.limiter("maps", 0)),
+        ("the limit of a queue is a setting", lambda: hf.limiter("maps", queue="mail")),
+    ):
+        with pytest.raises(DefinitionError, match=problem):
+            call()
+
+
+class Jobs:
+    """Jobs of one bucket that ask to start."""
+
+    def __init__(self, hf: Holdfast, rate: str) -> None:
+        self._state = hf.backend().state
+        parsed = parse_rate(rate)
+        assert parsed is not None
+        self._rate = parsed
+
+    def waits(self, *jobs: tuple[str, int]) -> list[float]:
+        """The waits of jobs by their ids and deliveries."""
+        return waits_of(
+            self._state, [Start(job_id=id, delivery=number, bucket="b", rate=self._rate) for id, number in jobs]
+        )
+
+    def mark(self, id: str, *, delivery: int, delay: float) -> None:
+        """Release a job that has paid, as its settlement does."""
+        self._state.write([paid_mark(id, self._rate, delivery=delivery, delay=delay)])
+
+
+def test_jobs_reserve_one_token_each_in_their_order(hf: Holdfast) -> None:
+    jobs = Jobs(hf, "4/s,burst=2")
+    assert jobs.waits(("a", 1), ("b", 1), ("c", 1)) == [0.0, 0.0, pytest.approx(0.25)]
+    assert jobs.waits(("d", 1)) == [pytest.approx(0.5)]
+
+
+def test_a_job_that_comes_at_its_time_has_paid(hf: Holdfast, clock: ManualClock) -> None:
+    jobs = Jobs(hf, "60/min")
+    assert jobs.waits(("first", 1), ("a", 1)) == [0.0, pytest.approx(1.0)]
+    jobs.mark("a", delivery=1, delay=1.0)
+    clock.advance(1.0)
+    assert jobs.waits(("a", 2), ("b", 1)) == [0.0, pytest.approx(1.0)], "b waits for a only"
+
+
+def test_what_was_paid_counts_for_one_delivery(hf: Holdfast, clock: ManualClock) -> None:
+    jobs = Jobs(hf, "60/min")
+    jobs.waits(("first", 1), ("a", 1))
+    jobs.mark("a", delivery=1, delay=1.0)
+    clock.advance(1.0)
+    assert jobs.waits(("a", 2)) == [0.0]
+    assert jobs.waits(("a", 3)) == [pytest.approx(1.0)], "a retry is another start"
+
+
+@pytest.mark.parametrize(
+    ("rate", "late_s", "has_paid"),
+    [
+        ("60/min", 0.89, True),
+        ("60/min", 0.91, False),
+        ("10/s,burst=1", TOLERANCE_S - 0.01, True),
+        ("10/s,burst=1", TOLERANCE_S + 0.01, False),
+        ("1/h", 3230.0, True),
+        ("1/h", 3250.0, False),
+    ],
+)
+def test_a_job_that_comes_too_late_pays_again(
+    hf: Holdfast, clock: ManualClock, rate: str, late_s: float, has_paid: bool
+) -> None:
+    jobs = Jobs(hf, rate)
+    jobs.mark("late", delivery=1, delay=5.0)
+    clock.advance(5.0 + late_s)
+    assert jobs.waits(("other", 1)) == [0.0]
+    assert (jobs.waits(("late", 2)) == [0.0]) is has_paid
+
+
+def test_the_first_deliveries_of_a_batch_read_nothing(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf.backend().state, "read", None)
+    assert Jobs(hf, "10/s").waits(("a", 1), ("b", 1)) == [0.0, 0.0]
