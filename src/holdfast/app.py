@@ -27,9 +27,9 @@ from holdfast.metrics import MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware
 from holdfast.open_engines import OpenEngines
 from holdfast.plaintext import abridged
-from holdfast.rates import parse_rate
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import Mode
+from holdfast.rates import parse_rate
 from holdfast.state.facts import COMMAND_FACTS, Facts
 from holdfast.state.limits import Limiter, queue_bucket
 from holdfast.values import DEFAULT_QUEUE, Accepted, JobEnvelope, OnConflict, Progress, WorkerResult

@@ -4,6 +4,8 @@ import pytest
 
 from holdfast.rates import Rate, parse_rate
 
+FORMAT = "write a number and a unit, such as 10/s"
+
 
 @pytest.mark.parametrize(
     ("value", "text", "per_s", "burst"),
@@ -28,7 +30,8 @@ from holdfast.rates import Rate, parse_rate
 def test_a_rate_is_read_and_written_in_one_spelling(value: object, text: str, per_s: float, burst: int) -> None:
     rate = parse_rate(value)
     assert rate is not None
-    assert (str(rate), rate.per_s, rate.burst) == (text, pytest.approx(per_s), burst)
+    assert (str(rate), rate.burst) == (text, burst)
+    assert rate.per_s == pytest.approx(per_s)
     assert rate.each_s == pytest.approx(1 / per_s)
     assert parse_rate(text) == rate
 
@@ -45,8 +48,7 @@ def test_a_burst_can_be_given_apart() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        *((value, "write a number and a unit, such as 10/s") for value in ("", "10/", "/s", "-1/s", "10/w", "10 s")),
-        *((value, "write a number and a unit, such as 10/s") for value in ("1e3/s", "10/s,burst", True, None, ["10/s"])),
+        *((value, FORMAT) for value in ("", "10/", "/s", "-1/s", "10/w", "10 s", "1e3/s", "10/s,burst", True, None)),
         *((value, "use a rate from 0.0864/d to 1000000/s") for value in ("0.01/d", "2000000/s", -1, float("nan"))),
         ("10/s,burst=0", "the burst must be between 1 and 1,000,000, not 0"),
         ({"rate": "10/s", "burst": "20"}, "the burst must be an integer, not '20'"),

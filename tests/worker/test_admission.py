@@ -74,7 +74,9 @@ def test_an_error_that_one_message_causes_rejects_that_job_alone(
     for id in ("first", "bad", "last"):
         bench.put(id=id)
     leases = bench.engine.claim("default", 3, owner_token=new_owner_token(new_session()))
-    admitted = Admission(spoilt("bad"), bench.app.registry, bench.clock).admit(leases, bench.engine.enter, nothing_to_pay)
+    admitted = Admission(spoilt("bad"), bench.app.registry, bench.clock).admit(
+        leases, bench.engine.enter, nothing_to_pay
+    )
     assert [
         (lease.id, message.identifier) for lease, message in zip(admitted.leases, admitted.messages, strict=True)
     ] == [
@@ -101,7 +103,9 @@ def test_a_batch_is_judged_in_one_order_whatever_is_wrong_with_each_job(bench: B
     bench.put(id="good")
     bench.clock.advance(10.0)
     leases = bench.engine.claim("default", 4, owner_token=new_owner_token(new_session()))
-    admitted = Admission(Keyring.parse(KEY), bench.app.registry, bench.clock).admit(leases, bench.engine.enter, nothing_to_pay)
+    admitted = Admission(Keyring.parse(KEY), bench.app.registry, bench.clock).admit(
+        leases, bench.engine.enter, nothing_to_pay
+    )
     assert [lease.id for lease in admitted.leases] == ["good"]
     ends = {
         refusal.settlement.lease.id: (

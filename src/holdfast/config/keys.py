@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 
@@ -17,10 +17,8 @@ HIDDEN: Final = "…"
 DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
-Kind: TypeAlias = Literal[
-    "url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls", "rates"
-]
-_TABLES: Final = frozenset({"lists", "texts", "urls", "rates"})
+_Table: TypeAlias = Literal["lists", "texts", "urls", "rates"]
+Kind: TypeAlias = Literal["url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words"] | _Table
 
 
 class Applies(StrEnum):
@@ -110,7 +108,7 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        return self.kind in _TABLES
+        return self.kind in get_args(_Table)
 
     @property
     def variable(self) -> str | None:

@@ -170,9 +170,7 @@ class Limiter:
         """The tokens granted; for 0 or a refund, also the seconds until the bucket is full."""
         # A bucket that holds one token is full when the next one is free.
         burst = self.rate.burst if tokens > 0 else 1
-        [spent] = self._state().spend(
-            [Spend(bucket=self._bucket, tokens=tokens, per_s=self.rate.per_s, burst=burst)]
-        )
+        [spent] = self._state().spend([Spend(bucket=self._bucket, tokens=tokens, per_s=self.rate.per_s, burst=burst)])
         return spent.tokens, spent.wait_s
 
 

@@ -167,7 +167,6 @@ class Admission:
         ]
         return {entry.lease.id: answer for entry, answer in zip(entries, enter(entries), strict=True)}
 
-
     def _within_rates(self, admitted: Admitted, pay: Pay) -> Admitted:
         """The batch without the jobs that their rate limits put off. They leave the slots that they have entered."""
         rates = {

@@ -88,7 +88,11 @@ class ClaimCycle:
         self._finished_when_asked = self._holdings.finished
         wait_s = 0.0 if self._asked else self._wait()
         self._is_waiting = wait_s > 0
-        self._exchanger.ask(EngineRequest(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
+        self._exchanger.ask(
+            EngineRequest(
+                settlements=self._asked.settlements, limits=limits, wait_s=wait_s, is_burst=self._options.burst
+            )
+        )
 
     def leave(self) -> None:
         """Claim no more jobs."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -30,13 +30,19 @@ log = logging.getLogger("holdfast.exchanger")
 
 T = TypeVar("T")
 
+# How long a burst waits for a hint that a queue without tokens has jobs; if it has some, the hint comes at once.
+BURST_LOOK_S: Final = 1.0
+
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
-    """Settle these, then claim jobs up to the limit of each queue, waiting up to `wait_s` for the first."""
+    """Settle these, then claim jobs up to the limit of each queue, waiting up to `wait_s` for the first. `is_burst`:
+    the worker stops when no job is due.
+    """
 
     settlements: Sequence[Settlement] = ()
     limits: Mapping[str, int] = {}
     wait_s: float = 0.0
+    is_burst: bool = False
 
 
 class EngineAnswer(Struct, frozen=True, kw_only=True):
@@ -136,8 +142,7 @@ class Exchanger:
                 leases = self._wait_for_work(request)
             admitted = self._admit(leases) if leases else Admitted()
             self._throttle.refund()
-            is_limited = self._throttle.next_token_in(request.limits) is not None
-            news = self._throttle.news()
+            is_limited, news = self._is_limited(request), self._throttle.news()
             return EngineAnswer(request=request, held=held, admitted=admitted, is_limited=is_limited, news=news)
         except Exception as problem:
             if isinstance(problem, BackendError):
@@ -146,6 +151,19 @@ class Exchanger:
                 log.exception("could not claim jobs; any that were already claimed are released")
             # Settlements that are already answered keep their answers, and claimed jobs are released.
             return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
+
+    def _is_limited(self, request: EngineRequest) -> bool:
+        """Whether a queue waits for its rate limit. In a burst, it must also have jobs."""
+        waiting = [queue for queue in request.limits if self._throttle.is_waiting(queue)]
+        if not waiting or not request.is_burst:
+            return bool(waiting)
+        began = time.monotonic()
+        try:
+            self._backend.wait_for_work(waiting, BURST_LOOK_S, wake=self._pipe.fileno())
+        except BackendUnavailable as problem:
+            self._back_off(problem, "check for jobs", self._is_leaving)
+            return True
+        return time.monotonic() < began + BURST_LOOK_S
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)

@@ -86,10 +86,12 @@ class WorkerLoop:
             if self._is_stopping:
                 break
             result = self._worker.process_once(queue, wait=self._wait(worked, queue), unless=lambda: self._is_stopping)
-            if result.status is WorkerStatus.EMPTY:
+            is_limited = result.status is WorkerStatus.RATE_LIMITED and result.job_id is None
+            # A burst must not wait for the next token of a queue without jobs.
+            is_empty = is_limited and self._burst and not self._worker.has_work(queue, self._poll_interval_s)
+            if result.status is WorkerStatus.EMPTY or is_empty:
                 self._limited.pop(queue, None)
                 continue
-            is_limited = result.job_id is None
             # Reported once, not in every turn, until the queue is empty.
             if self._on_result is not None and not (is_limited and queue in self._limited):
                 self._on_result(result)

@@ -68,7 +68,7 @@ class QueueWorker:
         """
         is_limited = queue in self._throttle
         # A token is taken only if there is probably a job, and never held while waiting for one.
-        if is_limited and wait > 0 and not self._has_work(queue, wait):
+        if is_limited and wait > 0 and not self.has_work(queue, wait):
             return EMPTY
         if not self._throttle.take(queue, 1):
             self.reporter.limited(self._throttle.news())
@@ -78,7 +78,7 @@ class QueueWorker:
         finally:
             self._throttle.refund()
 
-    def _has_work(self, queue: str, wait: float) -> bool:
+    def has_work(self, queue: str, wait: float) -> bool:
         """Wait for a job of the queue; whether there may be one."""
         give_up_at = self.clock.monotonic() + wait
         self.backend.wait_for_work([queue], wait)
