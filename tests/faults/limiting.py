@@ -20,6 +20,7 @@ from holdfast.handlers import JobContext
 from holdfast.queues.contract import Engine
 from holdfast.state.limits import PAID
 from holdfast.values import Settlement, Spend
+from holdfast.worker import WorkerLoop
 
 from .ledgers import append_line
 
@@ -78,6 +79,11 @@ def _puts_off(settlements: Sequence[Settlement]) -> bool:
     return any(write.kind == PAID for one in settlements for write in one.writes)
 
 
+def _stop_on_input(loop: WorkerLoop) -> None:
+    sys.stdin.readline()
+    loop.stop()
+
+
 def main(url: str, ledger: str, seconds: str) -> None:
     with application(url) as hf:
         engine = hf.backend()
@@ -91,7 +97,7 @@ def main(url: str, ledger: str, seconds: str) -> None:
             timer = threading.Timer(float(seconds), loop.stop)
             timer.daemon = True
             timer.start()
-            threading.Thread(target=lambda: (sys.stdin.readline(), loop.stop()), daemon=True).start()
+            threading.Thread(target=_stop_on_input, args=(loop,), daemon=True).start()
             loop.run()
 
 
