@@ -1,7 +1,7 @@
 """Rate limits of queues, handlers and keys: what a worker starts when, and that only jobs that run cost a token."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -9,7 +9,8 @@ from holdfast.config import Settings
 from holdfast.definition import JobOptions
 from holdfast.errors import RateLimited
 from holdfast.handlers import JobContext, Snooze
-from holdfast.values import DeadReason, JobState, Outcome, WorkerResult, WorkerStatus
+from holdfast.state.limits import Limiter
+from holdfast.values import DeadReason, JobState, Outcome, Spend, Spent, WorkerResult, WorkerStatus
 from holdfast.worker import WorkerLoop
 
 from ..faults.processes import until
@@ -390,3 +391,61 @@ def test_a_limit_is_reported_once_while_it_lasts(floor: Floor, caplog: pytest.Lo
     with caplog.at_level(logging.INFO):
         floor.work(queues={"api": 1}, limits=Settings(limits={"api": "10/s,burst=1"}).rates)
     assert caplog.text.count("queue 'api' has reached its rate limit; the next job starts in") == 1
+
+
+class Tokens:
+    """The spends that an engine was asked for, by bucket."""
+
+    def __init__(self, floor: Floor) -> None:
+        self.spent: list[int] = []
+        self._spend = floor.engine.state.spend
+        floor.engine.state.spend = self.spend  # type: ignore[method-assign]
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        answers = self._spend(spends)
+        self.spent += [answer.tokens for answer in answers]
+        return answers
+
+
+def test_tokens_are_taken_for_free_slots_and_returned_for_jobs_that_do_not_run(floor: Floor) -> None:
+    tokens = Tokens(floor)
+    floor.put("quick", queue="api", expires=0.0)
+    floor.put("unheard-of", queue="api", expires=0.0)
+    floor.work(queues={"api": 1}, limits=Settings(limits={"api": "1/h,burst=50"}).rates, concurrency=4)
+    assert max(tokens.spent) <= 4, "no more than can start at once"
+    assert sum(tokens.spent) == 0
+    ids = floor.put_many(10, "quick", queue="api")
+    floor.work(queues={"api": 1}, limits=Settings(limits={"api": "1/h,burst=50"}).rates, concurrency=4)
+    assert sorted(floor.ends()) == sorted(ids)
+    assert sum(tokens.spent) == 10
+
+
+def test_verdicts_are_sent_although_the_limit_cannot_be_checked(floor: Floor) -> None:
+    running = floor.put("gated", queue="api")
+    worker = floor.start(queues={"api": 1}, limits=RATES, processes=2)
+    floor.noted("start", running)
+    floor.engine.down.add("spend")
+    waiting = floor.put("quick", queue="api")
+    floor.open_gate(running)
+    floor.reached(running, JobState.COMPLETED)
+    assert floor.state(waiting) is JobState.PENDING
+    floor.engine.down.clear()
+    floor.reached(waiting, JobState.COMPLETED)
+    assert worker.is_running
+
+
+@every_engine
+def test_a_job_pays_again_if_the_answer_was_lost_and_runs(floor: Floor) -> None:
+    floor.engine.lost_answers["spend"] = 1
+    id = floor.put("quick", rate_limit="10/s,burst=5")
+    floor.work()
+    assert floor.outcomes(id) == [Outcome.SUCCEEDED]
+    usage = Limiter("", "handler:quick", RATES["api"], lambda: floor.engine.state).usage()
+    assert usage.available < 5
+
+
+def test_a_lost_answer_about_a_queue_costs_tokens_and_no_job(floor: Floor) -> None:
+    floor.engine.lost_answers["spend"] = 2
+    ids = floor.put_many(3, "quick", queue="api")
+    floor.work(queues={"api": 1}, limits=Settings(limits={"api": "10/s,burst=3"}).rates)
+    assert sorted(floor.ends()) == sorted(ids)

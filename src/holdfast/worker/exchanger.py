@@ -133,8 +133,8 @@ class Exchanger:
         leases: list[JobLease] = []
         try:
             if request.settlements:
-                held, leases = self._settle(request)
-                if not leases and len(request.limits) > 1:
+                held, leases, has_asked = self._settle(request)
+                if not leases and request.limits and (len(request.limits) > 1 or not has_asked):
                     leases = self._claim(request.limits)
             elif request.limits:
                 leases = self._claim(request.limits)
@@ -238,8 +238,9 @@ class Exchanger:
         else:
             self._backend.clock.wait(seconds, [self._pipe.fileno()])
 
-    def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease]]:
-        """Settle, and claim in the same transaction from the queue whose turn it is.
+    def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease], bool]:
+        """Settle, and claim in the same transaction from the queue whose turn it is. Returns the answers, the claimed
+        jobs, and whether a queue was asked for jobs.
 
         A settlement without an answer is repeated, with the same tokens, until it is answered or its lease expires.
         """
@@ -248,8 +249,8 @@ class Exchanger:
         open_: Sequence[int] = range(len(settlements))
         try:
             queue, limit = self._next_queue(request.limits)
-        except BackendError:
-            log.exception("could not check a rate limit; the batch is settled, and no job is claimed")
+        except BackendError as problem:
+            log.warning("could not check a rate limit; settling first: %s", problem)
             queue, limit = None, 0
         token = new_owner_token(self._session)
         leases: list[JobLease] = []
@@ -266,7 +267,7 @@ class Exchanger:
             except Exception:
                 # One of them cannot be written; the others must still be settled.
                 log.exception("a batch of %d settlements failed; settling each job separately", len(batch))
-                return [self._settle_alone(one) for one in settlements], []
+                return [self._settle_alone(one) for one in settlements], [], True
             else:
                 self._backoff.answered()
                 for at, answer in zip(open_, held, strict=True):
@@ -277,7 +278,7 @@ class Exchanger:
                 break
             now = math.inf if self._is_hurried.is_set() else time.monotonic()
             open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
-        return answers, leases
+        return answers, leases, queue is not None
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
         while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
@@ -307,17 +308,19 @@ class Exchanger:
     def _next_queue(self, limits: Mapping[str, int]) -> tuple[str | None, int]:
         """The queue whose turn it is, and the number of jobs to claim from it."""
         for queue in self._turns.order(limits):
-            if limit := self._allowed(queue, limits[queue]):
+            if limit := self._throttle.take(queue, limits[queue]):
                 return queue, limit
         return None, 0
 
     def _allowed(self, queue: str, limit: int) -> int:
         """The number of jobs to claim from a queue: the limit, or fewer if its rate limit allows no more now."""
-        try:
-            return self._throttle.take(queue, limit)
-        except BackendUnavailable as problem:
-            self._back_off(problem, "claim jobs", self._is_leaving)
-            return 0
+        while True:
+            try:
+                return self._throttle.take(queue, limit)
+            except BackendUnavailable as problem:
+                self._back_off(problem, "check a rate limit", self._is_leaving)
+                if self._is_leaving.is_set():
+                    return 0
 
     def _took(self, queue: str, limit: int, leases: Sequence[JobLease]) -> None:
         self._turns.took(queue, len(leases))
