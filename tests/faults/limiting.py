@@ -18,8 +18,7 @@ from holdfast import Holdfast
 from holdfast.config import Settings
 from holdfast.handlers import JobContext
 from holdfast.queues.contract import Engine
-from holdfast.state.limits import PAID
-from holdfast.values import Settlement, Spend
+from holdfast.values import Outcome, Settlement, Spend
 from holdfast.worker import WorkerLoop
 
 from .ledgers import append_line
@@ -76,7 +75,7 @@ def let_die(engine: Any) -> None:
 
 
 def _puts_off(settlements: Sequence[Settlement]) -> bool:
-    return any(write.kind == PAID for one in settlements for write in one.writes)
+    return any(one.record is not None and one.record.outcome is Outcome.RATE_LIMITED for one in settlements)
 
 
 def _stop_on_input(loop: WorkerLoop) -> None:

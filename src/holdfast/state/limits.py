@@ -1,29 +1,21 @@
 """Rate limits, as token buckets in shared state: of queues, of handlers and their keys, and of any code of the user's.
 
 The engine's clock decides how full a bucket is, so all processes share one limit. A bucket's name starts with its kind:
-`queue:`, `handler:`, `key:` or `limiter:`.
+`queue:`, `handler:`, `key:` or `limiter:`; the line of a handler or key is a bucket whose name starts with `line:`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from holdfast.errors import EnvelopeRejected, RateLimited
 from holdfast.rates import Rate, parse_rate
 from holdfast.units import format_duration
-from holdfast.values import MAX_TOKENS, Put, Spend
+from holdfast.values import MAX_TOKENS, Spend
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine, SharedState
-
-PAID: Final = "paid"
-"""The kind of the cells of jobs that have paid for a start and wait for it. A cell contains the delivery that is paid,
-and expires when the job is too late.
-"""
-
-TOLERANCE_S: Final = 0.5
-_TOLERATED_PART: Final = 0.9
 
 
 class Rated(Protocol):
@@ -77,30 +69,56 @@ def queue_bucket(queue: str) -> str:
 
 
 def waits_of(state: "SharedState", starts: Sequence[Start]) -> list[float]:
-    """The seconds that each job has to wait, 0 if it may start now. A job that has to wait has a token reserved for the
-    end of that time; one that has paid before, and comes in time, starts now.
+    """The seconds that each job has to wait, 0 if it may start now, in which case it has taken a token.
+
+    A second bucket, the line, only orders the jobs that wait. A new job takes the next place there, which is the time
+    for which it is put off; when it is delivered again, it takes a token, and by then there usually is one. A job that
+    finds none, because many became due while no worker was running, takes the next place again.
     """
-    # Nothing can have been paid for the first delivery of a job.
-    again = [start.job_id for start in starts if start.delivery > 1]
-    paid = {cell.key: cell.value for cell in state.read(PAID, again, limit=len(again))} if again else {}
-    unpaid = [start for start in starts if paid.get(start.job_id) != b"%d" % start.delivery]
-    spends = [
-        Spend(bucket=start.bucket, tokens=1, per_s=start.rate.per_s, burst=start.rate.burst, reserve=True)
-        for start in unpaid
+    fresh = [start for start in starts if start.delivery == 1]
+    places = dict(zip(_ids(fresh), _take_places(state, fresh), strict=True))
+    # A job whose turn has not come may take a token only if the bucket is full: no job that is due wants it.
+    bursts = [
+        start.rate.burst + 1 if start.delivery > 1 else 1 if places[start.job_id] else start.rate.burst
+        for start in starts
     ]
-    spent = state.spend(spends) if spends else []
-    waits = {start.job_id: answer.wait_s for start, answer in zip(unpaid, spent, strict=True)}
-    return [waits.get(start.job_id, 0.0) for start in starts]
+    answers = state.spend([_spend(start, burst=burst) for start, burst in zip(starts, bursts, strict=True)])
+    refused = [start for start, answer in zip(starts, answers, strict=True) if not answer.tokens]
+    again = [start for start in refused if start.delivery > 1]
+    places |= dict(zip(_ids(again), _take_places(state, again), strict=True))
+    early = [start for start, one in zip(starts, answers, strict=True) if one.tokens and places.get(start.job_id)]
+    if early:
+        state.spend([_spend(start, "line:", tokens=-1) for start in early])
+    return [
+        0.0 if answer.tokens else places[start.job_id] or answer.wait_s
+        for start, answer in zip(starts, answers, strict=True)
+    ]
 
 
-def paid_mark(job_id: str, rate: Rate, *, delivery: int, delay: float) -> Put:
-    """The write that lets a job start without paying again when it is delivered next, which is in `delay` seconds.
+def _ids(starts: Sequence[Start]) -> list[str]:
+    return [start.job_id for start in starts]
 
-    It is valid for that delivery only: every other start pays. If the job comes later than tolerated, it also pays
-    again, or all jobs that became due while no worker was running would start at once.
-    """
-    late_s = max(TOLERANCE_S, _TOLERATED_PART * rate.each_s)
-    return Put(kind=PAID, key=job_id, value=b"%d" % (delivery + 1), ttl=delay + late_s)
+
+def _take_places(state: "SharedState", starts: Sequence[Start]) -> list[float]:
+    """The seconds until the turn of each job."""
+    return (
+        [one.wait_s for one in state.spend([_spend(start, "line:", reserve=True) for start in starts])]
+        if starts
+        else []
+    )
+
+
+def _spend(
+    start: Start, prefix: str = "", *, tokens: int = 1, burst: int | None = None, reserve: bool = False
+) -> Spend:
+    rate = start.rate
+    return Spend(
+        bucket=f"{prefix}{start.bucket}",
+        tokens=tokens,
+        per_s=rate.per_s,
+        burst=min(rate.burst if burst is None else burst, MAX_TOKENS),
+        reserve=reserve,
+    )
 
 
 class Usage(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.rates import Rate
-from holdfast.state.limits import paid_mark, rate_of
 from holdfast.state.ownership import done_marks, first_run, is_owned, slot_names_of
 from holdfast.units import format_duration
 from holdfast.values import (
@@ -53,14 +52,9 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
 
 def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
     """The settlement, extended for a job that has slots: the job leaves them, and a success marks its idempotency key
-    as completed. A job with a rate limit that did not start has already paid for its start. Every settlement passes
-    through here before it is sent.
+    as completed. Every settlement passes through here before it is sent.
     """
-    if message is None:
-        return settlement
-    if message.rate_limit is not None and isinstance(settlement, Release) and settlement.unstarted:
-        settlement = _paid(settlement, message)
-    if not is_owned(message):
+    if message is None or not is_owned(message):
         return settlement
     record = settlement.record
     if record is not None and record.outcome is Outcome.SKIPPED:
@@ -83,20 +77,11 @@ def skipped(lease: JobLease, message: JobMessage, cell: Cell | None, now_us: int
 
 
 def put_off(lease: JobLease, rate: Rate, wait_s: float, now_us: int) -> Release:
-    """The settlement of a job that its rate limit puts off, until the time that is reserved for it."""
+    """The settlement of a job that its rate limit puts off until its turn."""
     delay = min(wait_s, MAX_DURATION_S)
     note = f"put off for {format_duration(delay)} by the rate limit of {rate}"
     record = momentary(Outcome.RATE_LIMITED, now_us, note=note)
     return Release(lease=lease, delay=delay, unstarted=True, record=record)
-
-
-def _paid(release: Release, message: JobMessage) -> Release:
-    """The release of a job that was admitted but not started. It has paid for its start."""
-    rate, lease = rate_of(message), release.lease
-    if rate is None:
-        return release
-    mark = paid_mark(lease.id, rate, delivery=lease.delivery, delay=release.delay)
-    return msgspec.structs.replace(release, writes=(*release.writes, mark))
 
 
 def has_run(settlement: Settlement) -> bool:

@@ -1,5 +1,6 @@
 """Rate limits for any code, and the tokens of jobs: on the engine in memory, with a clock that the test moves."""
 
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from holdfast.clock import ManualClock
 from holdfast.config import Settings
 from holdfast.errors import ConfigError, DefinitionError, RateLimited
 from holdfast.rates import Rate, parse_rate
-from holdfast.state.limits import TOLERANCE_S, Limiter, Start, paid_mark, waits_of
+from holdfast.state.limits import Limiter, Start, waits_of
 
 LIMITS = {"mail": "60/min", "api": "10/s,burst=20", "free": "0"}
 
@@ -153,55 +154,74 @@ class Jobs:
             self._state, [Start(job_id=id, delivery=number, bucket="b", rate=self._rate) for id, number in jobs]
         )
 
-    def mark(self, id: str, *, delivery: int, delay: float) -> None:
-        """Release a job that has paid, as its settlement does."""
-        self._state.write([paid_mark(id, self._rate, delivery=delivery, delay=delay)])
 
-
-def test_jobs_reserve_one_token_each_in_their_order(hf: Holdfast) -> None:
+def test_new_jobs_wait_one_after_the_other(hf: Holdfast) -> None:
     jobs = Jobs(hf, "4/s,burst=2")
     assert jobs.waits(("a", 1), ("b", 1), ("c", 1)) == [0.0, 0.0, pytest.approx(0.25)]
     assert jobs.waits(("d", 1)) == [pytest.approx(0.5)]
 
 
-def test_a_job_that_comes_at_its_time_has_paid(hf: Holdfast, clock: ManualClock) -> None:
+def test_a_job_that_comes_at_its_turn_starts(hf: Holdfast, clock: ManualClock) -> None:
     jobs = Jobs(hf, "60/min")
-    assert jobs.waits(("first", 1), ("a", 1)) == [0.0, pytest.approx(1.0)]
-    jobs.mark("a", delivery=1, delay=1.0)
-    clock.advance(1.0)
-    assert jobs.waits(("a", 2), ("b", 1)) == [0.0, pytest.approx(1.0)], "b waits for a only"
+    assert jobs.waits(("first", 1), ("a", 1), ("b", 1)) == [0.0, pytest.approx(1.0), pytest.approx(2.0)]
+    for id in ("a", "b"):
+        clock.advance(1.0)
+        assert jobs.waits((id, 2)) == [0.0]
 
 
-def test_what_was_paid_counts_for_one_delivery(hf: Holdfast, clock: ManualClock) -> None:
+@pytest.mark.parametrize("late_s", [0.0, 0.3, 0.9])
+def test_jobs_that_come_a_little_late_are_not_put_off_again(hf: Holdfast, clock: ManualClock, late_s: float) -> None:
     jobs = Jobs(hf, "60/min")
-    jobs.waits(("first", 1), ("a", 1))
-    jobs.mark("a", delivery=1, delay=1.0)
-    clock.advance(1.0)
+    jobs.waits(("first", 1), ("a", 1), ("b", 1))
+    clock.advance(1.0 + late_s)
     assert jobs.waits(("a", 2)) == [0.0]
-    assert jobs.waits(("a", 3)) == [pytest.approx(1.0)], "a retry is another start"
+    clock.advance(1.0 - late_s)
+    assert jobs.waits(("b", 2)) == [0.0]
 
 
-@pytest.mark.parametrize(
-    ("rate", "late_s", "has_paid"),
-    [
-        ("60/min", 0.89, True),
-        ("60/min", 0.91, False),
-        ("10/s,burst=1", TOLERANCE_S - 0.01, True),
-        ("10/s,burst=1", TOLERANCE_S + 0.01, False),
-        ("1/h", 3230.0, True),
-        ("1/h", 3250.0, False),
-    ],
-)
-def test_a_job_that_comes_too_late_pays_again(
-    hf: Holdfast, clock: ManualClock, rate: str, late_s: float, has_paid: bool
-) -> None:
-    jobs = Jobs(hf, rate)
-    jobs.mark("late", delivery=1, delay=5.0)
-    clock.advance(5.0 + late_s)
-    assert jobs.waits(("other", 1)) == [0.0]
-    assert (jobs.waits(("late", 2)) == [0.0]) is has_paid
+def test_jobs_that_piled_up_go_to_the_end_of_the_line(hf: Holdfast, clock: ManualClock) -> None:
+    jobs = Jobs(hf, "60/min")
+    jobs.waits(*((f"job-{number}", 1) for number in range(5)))
+    clock.advance(100.0)
+    late = jobs.waits(*((f"job-{number}", 2) for number in range(1, 5)))
+    assert late == [0.0, 0.0, pytest.approx(1.0), pytest.approx(1.0)] or late[:2] == [0.0, 0.0]
+    assert all(wait > 0 for wait in late[2:]), "no more than the burst and one"
 
 
-def test_the_first_deliveries_of_a_batch_read_nothing(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf.backend().state, "read", None)
-    assert Jobs(hf, "10/s").waits(("a", 1), ("b", 1)) == [0.0, 0.0]
+def test_a_retry_takes_another_token(hf: Holdfast) -> None:
+    jobs = Jobs(hf, "60/min")
+    assert jobs.waits(("a", 1)) == [0.0]
+    assert jobs.waits(("a", 2)) == [0.0], "as early as a job whose turn is next"
+    assert jobs.waits(("a", 3))[0] > 0
+
+
+def test_a_new_job_runs_before_its_turn_only_if_tokens_would_be_lost(hf: Holdfast, clock: ManualClock) -> None:
+    """While workers put off a long line, they find no time for the jobs that are due."""
+    jobs = Jobs(hf, "60/min")
+    assert jobs.waits(("first", 1), *((f"old-{number}", 1) for number in range(9)))[-1] == pytest.approx(9.0)
+    clock.advance(0.5)
+    assert jobs.waits(("early", 1)) == [pytest.approx(9.5)]
+    clock.advance(0.6)
+    assert jobs.waits(("new", 1)) == [0.0], "the token was free for a while"
+    assert jobs.waits(("next", 1)) == [pytest.approx(9.9)], "its place in the line is free again"
+
+
+def test_in_any_window_no_more_start_than_rate_and_burst(hf: Holdfast, clock: ManualClock) -> None:
+    """Whatever the order and the delays, and with jobs that come too late."""
+    dice = random.Random(5)
+    jobs = Jobs(hf, "60/min")
+    due: list[tuple[float, str, int]] = [(dice.uniform(0, 200), f"job-{number}", 1) for number in range(300)]
+    starts: list[float] = []
+    began = clock.monotonic()
+    while due:
+        at, id, delivery = due.pop(due.index(min(due)))
+        clock.advance(max(0.0, began + at - clock.monotonic()) + dice.choice([0.0, 0.0, 0.01, 0.2, 3.0]))
+        now = clock.monotonic() - began
+        [wait] = jobs.waits((id, delivery))
+        if wait:
+            due.append((now + wait, id, delivery + 1))
+        else:
+            starts.append(now)
+    assert len(starts) == 300
+    for begin in starts:
+        assert sum(begin <= start < begin + 60.0 for start in starts) <= 61
