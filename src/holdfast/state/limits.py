@@ -5,7 +5,7 @@ The engine's clock decides how full a bucket is, so all processes share one limi
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -16,6 +16,9 @@ from holdfast.values import MAX_TOKENS, Spend
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine, SharedState
+
+
+LINE: Final = "line:"
 
 
 class Rated(Protocol):
@@ -53,7 +56,7 @@ def check_rated(message: Rated) -> None:
     rate = rate_of(message)
     if rate is not None:
         try:
-            Spend(bucket=bucket_of(message), tokens=1, per_s=rate.per_s, burst=rate.burst)
+            Spend(bucket=f"{LINE}{bucket_of(message)}", tokens=1, per_s=rate.per_s, burst=rate.burst)
         except ValueError as problem:
             raise EnvelopeRejected(f"not a valid message: {problem}") from None
 
@@ -88,7 +91,7 @@ def waits_of(state: "SharedState", starts: Sequence[Start]) -> list[float]:
     places |= dict(zip(_ids(again), _take_places(state, again), strict=True))
     early = [start for start, one in zip(starts, answers, strict=True) if one.tokens and places.get(start.job_id)]
     if early:
-        state.spend([_spend(start, "line:", tokens=-1) for start in early])
+        state.spend([_spend(start, LINE, tokens=-1) for start in early])
     return [
         0.0 if answer.tokens else places[start.job_id] or answer.wait_s
         for start, answer in zip(starts, answers, strict=True)
@@ -101,11 +104,8 @@ def _ids(starts: Sequence[Start]) -> list[str]:
 
 def _take_places(state: "SharedState", starts: Sequence[Start]) -> list[float]:
     """The seconds until the turn of each job."""
-    return (
-        [one.wait_s for one in state.spend([_spend(start, "line:", reserve=True) for start in starts])]
-        if starts
-        else []
-    )
+    spends = [_spend(start, LINE, reserve=True) for start in starts]
+    return [answer.wait_s for answer in state.spend(spends)] if spends else []
 
 
 def _spend(

@@ -126,7 +126,7 @@ class Admission:
         admitted = Admitted(leases=runnable, messages=messages, refusals=refusals)
         if has_owned:
             admitted = self._with_slots(admitted, enter)
-        # After the slots: a token that was reserved cannot be returned, so a blocked job must not have one.
+        # After the slots: a blocked job must take neither a token nor a place in the line.
         return self._within_rates(admitted, pay) if has_rated else admitted
 
     def _with_slots(self, admitted: Admitted, enter: Enter) -> Admitted:
