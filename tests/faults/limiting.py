@@ -68,10 +68,18 @@ def dying(step: str, real: Callable[..., Any], is_meant: Callable[..., bool]) ->
 def let_die(engine: Any) -> None:
     """Plant the steps at which the process can kill itself."""
     state = engine.state
-    state.spend = dying("spend", state.spend, lambda spends: any(one.tokens > 0 for one in spends))
-    state.spend = dying("refund", state.spend, lambda spends: any(one.tokens < 0 for one in spends))
+    state.spend = dying("spend", state.spend, _takes)
+    state.spend = dying("refund", state.spend, _returns)
     engine.claim = dying("claim", engine.claim, lambda *_: True)
     engine.settle = dying("release", engine.settle, _puts_off)
+
+
+def _takes(spends: Sequence[Spend]) -> bool:
+    return any(one.tokens > 0 for one in spends)
+
+
+def _returns(spends: Sequence[Spend]) -> bool:
+    return any(one.tokens < 0 for one in spends)
 
 
 def _puts_off(settlements: Sequence[Settlement]) -> bool:
