@@ -12,7 +12,7 @@ from .terminal import Terminal
 @pytest.fixture
 def limited(terminal: Terminal) -> Terminal:
     """A project with a limited queue."""
-    (terminal.project / "holdfast.toml").write_text('[limits]\nmail = "60/min"\napi = {rate = "10/s", burst = 20}\n')
+    (terminal.project / "holdfast.toml").write_text('[limits]\nmail = "60/min"\napi = {rate = "10/h", burst = 20}\n')
     terminal("enqueue", "--job", "x", "--queue", "mail", "--id", "job1")
     return terminal
 
@@ -31,13 +31,16 @@ def test_the_limit_of_a_queue_is_shown_and_reset(limited: Terminal, hf: Holdfast
     assert (document["schema"], document["queue"], document["rate"]) == (
         "holdfast.queue.limit/1",
         "api",
-        "10/s,burst=20",
+        "10/h,burst=20",
     )
     assert (document["burst"], document["reset"]) == (20, False)
-    assert document["available"] < 20
+    assert document["available"] == 0
+    rehearsed = limited("queue", "limit", "api", "--reset", "--dry-run")
+    assert rehearsed.out.startswith("would reset api: 10/h,burst=20; ")
+    assert api.usage().available == 0
     document = limited("queue", "limit", "api", "--reset", "--json").json
     assert (document["available"], document["wait_s"], document["reset"]) == (20, 0.0, True)
-    assert limited("queue", "limit", "api", "--reset").out == "✓ api: 10/s,burst=20; 20 of 20 jobs can start now\n"
+    assert limited("queue", "limit", "api", "--reset").out == "✓ api: 10/h,burst=20; 20 of 20 jobs can start now\n"
 
 
 def test_a_queue_without_a_limit_is_an_error_that_says_what_to_write(limited: Terminal) -> None:
@@ -103,7 +106,7 @@ def test_a_limit_that_cannot_be_used_is_refused(terminal: Terminal, arguments: t
 
 
 def test_limits_are_read_and_checked_like_other_settings(limited: Terminal) -> None:
-    assert limited("config", "get", "limits").out == "mail=60/min; api=10/s,burst=20\n"
+    assert limited("config", "get", "limits").out == "mail=60/min; api=10/h,burst=20\n"
     answer = limited("config", "set", "limits", "mail=60/min")
     assert answer.code == 2
     assert "limits is a table and can only be edited by hand: in" in answer.err

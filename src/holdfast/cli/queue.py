@@ -109,9 +109,10 @@ def show(name: str, url: str | None, as_json: bool) -> None:
 @queue.command()
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
 @click.option("--reset", is_flag=True, help="Make all tokens available again.")
+@dry_run_option
 @url_option
 @json_option
-def limit(name: str, reset: bool, url: str | None, as_json: bool) -> None:
+def limit(name: str, reset: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Show the rate limit of a queue and how far it is used, or reset it.
 
     \b
@@ -126,14 +127,15 @@ def limit(name: str, reset: bool, url: str | None, as_json: bool) -> None:
     with existing(url, check_queue(name)) as site:
         note_location(site.location)
         limiter = queue_limiter(site.engine, name, site.deployment.settings.rate_of(name))
-        if reset:
+        if reset and not dry_run:
             limiter.reset()
         usage = limiter.usage()
     if as_json:
         fields = {field: getattr(usage, field) for field in usage.__struct_fields__}
-        write_json(QueueLimitDocument(queue=name, reset=reset, **fields))
+        write_json(QueueLimitDocument(queue=name, reset=reset and not dry_run, **fields))
     else:
-        write(f"{'✓ ' if reset else ''}{name}: {usage_text(usage)}")
+        sign = "" if not reset else "would reset " if dry_run else "✓ "
+        write(f"{sign}{name}: {usage_text(usage)}")
 
 
 @queue.command()
