@@ -93,6 +93,7 @@ class Exchanger:
         self._pipe = WakePipe()
         self._is_leaving = threading.Event()
         self._is_hurried = threading.Event()
+        self._is_unchecked = False
         self._thread = threading.Thread(target=self._run, name="holdfast-exchanger", daemon=True)
         self._thread.start()
 
@@ -131,6 +132,7 @@ class Exchanger:
     def _process(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)
         leases: list[JobLease] = []
+        self._is_unchecked = False
         try:
             if request.settlements:
                 held, leases, has_asked = self._settle(request)
@@ -153,10 +155,10 @@ class Exchanger:
             return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
 
     def _is_limited(self, request: EngineRequest) -> bool:
-        """Whether a queue waits for its rate limit. In a burst, it must also have jobs."""
+        """Whether a queue waits for its rate limit, or it could not be checked. In a burst, it must also have jobs."""
         waiting = [queue for queue in request.limits if self._throttle.is_waiting(queue)]
-        if not waiting or not request.is_burst:
-            return bool(waiting)
+        if self._is_unchecked or not waiting or not request.is_burst:
+            return self._is_unchecked or bool(waiting)
         began = time.monotonic()
         try:
             self._backend.wait_for_work(waiting, BURST_LOOK_S, wake=self._pipe.fileno())
@@ -314,13 +316,12 @@ class Exchanger:
 
     def _allowed(self, queue: str, limit: int) -> int:
         """The number of jobs to claim from a queue: the limit, or fewer if its rate limit allows no more now."""
-        while True:
-            try:
-                return self._throttle.take(queue, limit)
-            except BackendUnavailable as problem:
-                self._back_off(problem, "check a rate limit", self._is_leaving)
-                if self._is_leaving.is_set():
-                    return 0
+        try:
+            return self._throttle.take(queue, limit)
+        except BackendUnavailable as problem:
+            self._back_off(problem, "check a rate limit", self._is_leaving)
+            self._is_unchecked = True
+            return 0
 
     def _took(self, queue: str, limit: int, leases: Sequence[JobLease]) -> None:
         self._turns.took(queue, len(leases))
