@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.dead_letters import DeadLetter
     from holdfast.definition import JobBuilder, JobDefinition, JobOptions
-    from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
+    from holdfast.errors import HoldfastError, JobCancelled, JobFailed, RateLimited, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import AsyncJobHandle, JobHandle
     from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
@@ -43,6 +43,7 @@ __all__ = [
     "JobState",
     "MetricsCollector",
     "Middleware",
+    "RateLimited",
     "ResultGone",
     "RetryPolicy",
     "Snooze",
@@ -55,7 +56,7 @@ _HOMES = {
     "holdfast.app": ("Holdfast",),
     "holdfast.dead_letters": ("DeadLetter",),
     "holdfast.definition": ("JobBuilder", "JobDefinition", "JobOptions"),
-    "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
+    "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "RateLimited", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
     "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),

@@ -16,7 +16,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
 from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.definition import check_definition
+from holdfast.definition.definition import check_definition, check_queue
 from holdfast.deployment import DEFAULT, Deployment
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import RetryPolicy
@@ -30,7 +30,9 @@ from holdfast.open_engines import OpenEngines
 from holdfast.plaintext import abridged
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import Mode
+from holdfast.rates import parse_rate
 from holdfast.state.facts import COMMAND_FACTS, Facts
+from holdfast.state.limits import Limiter, queue_bucket
 from holdfast.values import Accepted, JobEnvelope, OnConflict, Progress, WorkerResult
 from holdfast.worker_factory import WorkerFactory
 
@@ -335,6 +337,37 @@ class Holdfast:
     def handle_async(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> AsyncJobHandle[Any]:
         """The handle of a job by its id, for an event loop."""
         return AsyncJobHandle(self.handle(job_id, queue=queue, returns=returns))
+
+    def limiter(
+        self,
+        name: str | None = None,
+        rate: str | float | None = None,
+        *,
+        burst: int | None = None,
+        queue: str | None = None,
+    ) -> Limiter:
+        """A rate limit that all processes share: one of your own by its name, such as `hf.limiter("maps", "100/s")`, or
+        that of a queue. It is stored in the default backend, or in the backend of the queue.
+
+        `burst` is how many uses there can be at once; default: the number for one second, at least 1.
+        """
+        if queue is not None:
+            if name is not None or rate is not None or burst is not None:
+                raise DefinitionError("the limit of a queue is a setting; pass only the queue, or a name and a rate")
+            return self._queue_limiter(queue)
+        if not name or rate is None:
+            raise DefinitionError('a limiter needs a name and a rate, as in  hf.limiter("maps", "100/s")')
+        try:
+            parsed = parse_rate(rate, burst=burst)
+        except ValueError as problem:
+            raise DefinitionError(f"limiter '{name}', rate {rate!r}: {problem}") from None
+        if parsed is None:
+            raise DefinitionError(f"limiter '{name}': a rate of 0 allows nothing; pass a rate such as 100/s")
+        return Limiter(f"limiter '{name}'", f"limiter:{name}", parsed, lambda: self.backend().state)
+
+    def _queue_limiter(self, queue: str) -> Limiter:
+        rate = self.settings.rate_of(check_queue(queue))
+        return Limiter(f"queue '{queue}'", queue_bucket(queue), rate, lambda: self.backend_for(queue).state)
 
     def worker(
         self,

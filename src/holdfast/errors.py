@@ -25,6 +25,7 @@ HoldfastError
 │   ├── LeaseLost               the run no longer holds the lease on its job
 │   ├── ForeignDatabase         the file or schema belongs to another program
 │   └── SchemaTooNew            the schema was created by a newer version of Holdfast
+├── RateLimited                 a rate limit has no token left; `retry_after` is when to try again
 └── JobError                    a job has no result to return
     ├── UnknownJob              there is no record with that id
     ├── JobFailed               it is dead
@@ -172,6 +173,14 @@ class ForeignDatabase(BackendError):
 
 class SchemaTooNew(BackendError):
     """The schema was created by a newer version of Holdfast."""
+
+
+class RateLimited(HoldfastError):
+    """A rate limit has no token left. If a handler raises it, its job runs again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class JobError(HoldfastError):

@@ -83,6 +83,7 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
     REJECTED = "rejected"
     SKIPPED = "skipped"
+    RATE_LIMITED = "rate-limited"
     LOST_LEASE = "lost-lease"
 
 
@@ -176,6 +177,8 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     concurrency_key: str | None = None
     concurrency: int = 1
     dead_letter_to: str | None = None
+    rate_limit: str | None = None
+    rate_key: str | None = None
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:
@@ -706,6 +709,7 @@ class WorkerStatus(StrEnum):
     REJECTED = "rejected"
     RELEASED = "released"
     BLOCKED = "blocked"
+    RATE_LIMITED = "rate-limited"
     CANCELLED = "cancelled"
     SKIPPED_IDEMPOTENT = "skipped-idempotent"
     LOST_LEASE = "lost-lease"

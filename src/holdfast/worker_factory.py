@@ -74,6 +74,7 @@ class WorkerFactory:
             metrics=self._extensions.metrics,
             clock=engine.clock,
             copies=self._copies(opened),
+            limits=self._settings.rates,
         )
 
     def _copies(self, opened: Opened) -> "DeadLetterCopies":
@@ -165,6 +166,7 @@ class WorkerFactory:
             reporter=Reporter(metrics, self._registry, listener=on_results),
             options=options,
             version=self._version,
+            limits=self._settings.rates,
             notifier=notifier,
             session_dir=session_dir,
         )

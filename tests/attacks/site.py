@@ -34,6 +34,7 @@ from holdfast.worker.admission import Admission
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
 from holdfast.worker.round_robin import RoundRobin
+from holdfast.worker.throttle import Throttle
 
 from ..surface.registry import report
 from ..surface.terminal import Answer as Printed, Terminal
@@ -161,6 +162,7 @@ class Site:
             session=new_session(),
             admission=Admission(self._keys, self._hf.registry, self.engine.clock),
             backoff=EngineBackoff(self.engine.clock),
+            throttle=Throttle(self.engine.state, {}, self.engine.clock),
             on_claimed=lambda _: None,
             on_answer=answers.put,
             fence_at=lambda lease: lease.fence_at,

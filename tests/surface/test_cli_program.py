@@ -43,6 +43,7 @@ LEAVES = [
     "top",
     "queue list",
     "queue show",
+    "queue limit",
     "queue pause",
     "queue resume",
     "queue work",

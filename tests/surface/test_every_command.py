@@ -83,6 +83,7 @@ CASES = {
         "queue list", LIST + "holdfast.queue/1", "mail", "no live worker for default", is_table=True, is_coloured=True
     ),
     "queue show": Case("queue show mail", "holdfast.queue/1", "worker       aaaa"),
+    "queue limit": Case("queue limit keyed", "holdfast.queue.limit/1", "keyed: 60/min; 1 of 1 job can start now"),
     "queue pause": Case("queue pause mail", LIST + "holdfast.queue.pause/1", "✓ mail paused", "resume:  holdfast"),
     "queue resume": Case("queue resume slow", LIST + "holdfast.queue.resume/1", "✓ slow resumed"),
     "queue work": Case(
@@ -163,7 +164,7 @@ def create_project(place: Path) -> Path:
     """A project with a dead job, one that holds a key, two waiting ones of which one is a command, two workers, a
     paused queue.
     """
-    (place / "holdfast.toml").write_text('allowed-commands = ["true"]\n')
+    (place / "holdfast.toml").write_text('allowed-commands = ["true"]\nlimits = {keyed = "60/min"}\n')
     with Holdfast(directory=place) as hf:
         engine = hf.backend()
         hf.define("add").id("dead1").max_retries(0).dispatch()

@@ -310,6 +310,29 @@ def test_an_allowlist_maps_queues_to_handlers(folder: Path) -> None:
     assert settings(folder.parent / "home").allowlist is None
 
 
+def test_limits_map_queues_to_rates(folder: Path) -> None:
+    write(folder, '[limits]\nmail = "60/Minute"\nslow = 30\nfree = 0\napi = {rate = "10/s", burst = 20}')
+    read = settings(folder)
+    assert read.limits == {"mail": "60/min", "slow": "30/min", "free": "0", "api": "10/s,burst=20"}
+    assert {queue: rate.burst for queue, rate in read.rates.items()} == {"mail": 1, "slow": 1, "api": 20}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('limits = "60/min"', r"limits in .*: must be a table that maps queues to rates|limits = '60/min'"),
+        ('[limits]\nmail = "often"', "the rate limit of queue 'mail' is 'often': write a number and a unit"),
+        ("[limits]\nmail = [1]", "the rate limit of queue 'mail' is \\[1\\]: write a number and a unit"),
+        ("[limits]\nmail = {burst = 3}", "a table has a rate and may have a burst"),
+        ('[limits]\n"No Queue" = 3', "'No Queue' is not a valid queue name"),
+    ],
+)
+def test_limits_of_another_shape_are_refused(folder: Path, text: str, problem: str) -> None:
+    write(folder, text)
+    with pytest.raises(ConfigError, match=problem):
+        settings(folder)
+
+
 @pytest.mark.parametrize("text", ['allowlist = "mail"', '[allowlist]\nmail = "send"', "[allowlist]\nmail = [1]"])
 def test_an_allowlist_of_another_shape_is_refused(folder: Path, text: str) -> None:
     path = write(folder, text)

@@ -54,7 +54,8 @@ def test_the_reasons_of_a_dead_letter_are_this_closed_list() -> None:
 
 def test_outcomes_strategies_and_lease_states_keep_their_names() -> None:
     assert " ".join(Outcome) == (
-        "succeeded failed timeout crashed interrupted snoozed postponed cancelled expired rejected skipped lost-lease"
+        "succeeded failed timeout crashed interrupted snoozed postponed cancelled expired rejected skipped "
+        "rate-limited lost-lease"
     )
     assert " ".join(BackoffStrategy) == "none fixed linear exponential"
     assert " ".join(LeaseState) == "held lost cancel-requested"

@@ -26,6 +26,7 @@ from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
+from holdfast.rates import Rate
 from holdfast.values import (
     Accepted,
     AttemptRecord,
@@ -81,7 +82,7 @@ def runs(pid: int) -> bool:
 
 
 class ShakyState(SharedState):
-    """Shared state that fails with its engine, which counts it as a verb called `state`."""
+    """Shared state that fails with its engine, which counts its calls as the verbs `state` and `spend`."""
 
     def __init__(self, sound: SharedState, engine: "ShakyEngine") -> None:
         self._sound = sound
@@ -94,7 +95,7 @@ class ShakyState(SharedState):
         return self._engine.shaky("state", lambda: self._sound.write(writes))
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
-        return self._engine.shaky("state", lambda: self._sound.spend(spends))
+        return self._engine.shaky("spend", lambda: self._sound.spend(spends))
 
     def sweep(self, limit: int = 1000) -> int:
         return self._engine.shaky("state", lambda: self._sound.sweep(limit))
@@ -309,6 +310,7 @@ class Floor:
         max_memory_bytes: int = 0,
         dead_letters: DeadLetterQueues = NO_COPIES,
         metrics: InMemoryMetrics | None = None,
+        limits: Mapping[str, Rate] | None = None,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -329,6 +331,7 @@ class Floor:
             reporter=Reporter(metrics or InMemoryMetrics(), registry),
             options=chosen,
             version="0",
+            limits=limits,
         )
 
     def start(self, **options: Any) -> Running:

@@ -1,13 +1,14 @@
 """Which claimed jobs may run: judged by the batch, off the worker's loop, with their leases held."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from holdfast.codec import JobMessage
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.signing import Keyring
+from holdfast.state.limits import Start
 from holdfast.values import Abandon, DeadReason, JobState, Outcome, WorkerStatus
 from holdfast.worker.admission import Admission
 
@@ -51,6 +52,11 @@ class Gate:
         self._is_open.set()
 
 
+def nothing_to_pay(starts: Sequence[Start]) -> list[float]:
+    """Jobs without rate limits have nothing to pay."""
+    raise AssertionError(f"nobody asked {len(starts)} jobs to pay")
+
+
 def spoilt(*ids: str) -> Ring:
     """A key ring with a bug: it fails on the messages of these jobs."""
 
@@ -68,7 +74,9 @@ def test_an_error_that_one_message_causes_rejects_that_job_alone(
     for id in ("first", "bad", "last"):
         bench.put(id=id)
     leases = bench.engine.claim("default", 3, owner_token=new_owner_token(new_session()))
-    admitted = Admission(spoilt("bad"), bench.app.registry, bench.clock).admit(leases, bench.engine.enter)
+    admitted = Admission(spoilt("bad"), bench.app.registry, bench.clock).admit(
+        leases, bench.engine.enter, nothing_to_pay
+    )
     assert [
         (lease.id, message.identifier) for lease, message in zip(admitted.leases, admitted.messages, strict=True)
     ] == [
@@ -95,7 +103,9 @@ def test_a_batch_is_judged_in_one_order_whatever_is_wrong_with_each_job(bench: B
     bench.put(id="good")
     bench.clock.advance(10.0)
     leases = bench.engine.claim("default", 4, owner_token=new_owner_token(new_session()))
-    admitted = Admission(Keyring.parse(KEY), bench.app.registry, bench.clock).admit(leases, bench.engine.enter)
+    admitted = Admission(Keyring.parse(KEY), bench.app.registry, bench.clock).admit(
+        leases, bench.engine.enter, nothing_to_pay
+    )
     assert [lease.id for lease in admitted.leases] == ["good"]
     ends = {
         refusal.settlement.lease.id: (

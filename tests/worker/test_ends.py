@@ -80,6 +80,14 @@ def block(bench: Bench) -> None:
     bench.put(concurrency_key="a")
 
 
+def put_off(bench: Bench) -> None:
+    bench.handler(lambda: None)
+    bench.put(rate_limit="1/d")
+    bench.turn()
+    bench.put(rate_limit="1/d")
+    bench.counts.seen.clear()
+
+
 def lose(bench: Bench) -> None:
     def be_too_slow() -> None:
         bench.clock.advance(bench.engine.policy.lease_s)
@@ -126,6 +134,7 @@ PREPARED: list[tuple[Callable[[Bench], object], End]] = [
     (handle(lambda: Snooze(5)), End.SNOOZED),
     (lambda bench: bench.put("unknown"), End.POSTPONED),
     (lambda bench: handle(bench.worker.interrupt)(bench), End.RELEASED),
+    (put_off, End.RATE_LIMITED),
     (block, End.BLOCKED),
     (lose, End.LOST_LEASE),
     (lambda bench: let_settling_fail(bench, broken), End.UNSETTLED),
@@ -197,11 +206,13 @@ def test_a_worker_with_children_counts_one_end_for_each_delivery(floor: Floor) -
         floor.put("command", {"argv": ["true"]}),
         floor.put("quick", expires=1e-6),
         floor.put("gives_up"),
+        floor.put("quick", rate_limit="1/d"),
     ]
     waiting = [
         floor.put("snoozes"),
         floor.put("unknown"),
         floor.put("quick", concurrency_key="a"),
+        floor.put("quick", rate_limit="1/d"),
     ]
     for id in ended:
         floor.reached(id, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)

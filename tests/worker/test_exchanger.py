@@ -15,6 +15,7 @@ from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
 from holdfast.worker.round_robin import RoundRobin
+from holdfast.worker.throttle import Throttle
 
 from ..faults.processes import until
 from . import app
@@ -41,6 +42,7 @@ class Line:
             session=self.session,
             admission=self.admission,
             backoff=self.backoff,
+            throttle=Throttle(floor.engine.state, {}, floor.engine.clock),
             on_claimed=self.claimed.extend,
             on_answer=self.answers.append,
             fence_at=lambda lease: self.fence_at(lease),

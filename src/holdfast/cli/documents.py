@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from holdfast.state.limits import Usage
 from holdfast.values import (
     Backoff,
     CancelAnswer,
@@ -249,14 +250,36 @@ class PauseDocument(Struct, frozen=True, kw_only=True):
     since: datetime
 
 
+class LimitDocument(Struct, frozen=True, kw_only=True):
+    """The rate limit of a queue, the number of jobs that can start now, and the seconds until the next one can."""
+
+    rate: str
+    burst: int
+    available: int
+    wait_s: float
+
+
 class QueueDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue/1"):
-    """One queue: its jobs by state, whether it is paused, and its live workers."""
+    """One queue: its jobs by state, whether it is paused, its live workers, and its rate limit (only `queue show`)."""
 
     queue: str
     states: dict[JobState, int]
     oldest_due_at: Annotated[datetime | None, Meta(description="Since when the oldest due job has waited.")]
     paused: PauseDocument | None
     workers: tuple[str, ...]
+    limit: LimitDocument | None = None
+
+
+class QueueLimitDocument(LimitDocument, Document, frozen=True, kw_only=True, tag="holdfast.queue.limit/1"):
+    """The rate limit of a queue and how far it is used; `reset` is set if it was reset."""
+
+    queue: str
+    reset: bool
+
+
+def limit_document(usage: Usage) -> LimitDocument:
+    """How far a rate limit is used, as a JSON document."""
+    return LimitDocument(rate=usage.rate, burst=usage.burst, available=usage.available, wait_s=usage.wait_s)
 
 
 class PausedDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.pause/1"):

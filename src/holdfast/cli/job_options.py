@@ -13,6 +13,7 @@ from holdfast.cli.options import Span
 from holdfast.definition.backoff import parse_backoff
 from holdfast.definition.definition import JobOptions, Option
 from holdfast.errors import DefinitionError
+from holdfast.rates import parse_rate
 from holdfast.units import format_duration
 from holdfast.values import JobTraits, OnConflict, UniqueScope
 
@@ -65,12 +66,26 @@ class _UniqueScope(click.ParamType[Any]):
             self.fail(f"{problem.message}; open and waiting are also valid", param, ctx)
 
 
+class _RateText(click.ParamType[str]):
+    """A rate limit, checked and left as it was written."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parse_rate(str(value))
+        except ValueError as problem:
+            self.fail(f"{value!r}: {problem}", param, ctx)
+        return str(value)
+
+
 _TYPES: Final[Mapping[str, click.ParamType[Any]]] = {
     "backoff": _BackoffText(),
     "run_at": When(),
     "expires": SpanOrWhen(),
     "unique_for": _UniqueScope(),
     "on_conflict": click.Choice([action.value for action in OnConflict]),
+    "rate_limit": _RateText(),
 }
 
 
@@ -94,6 +109,7 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
 _SHOWN_APART: Final = (
     *("name", "priority"),
     *("idempotency_key", "idempotency_ttl", "single_instance", "concurrency_key", "concurrency"),
+    *("rate_limit", "rate_key"),
 )
 
 
@@ -104,6 +120,8 @@ def trait_facts(job: JobTraits) -> dict[str, str]:
         value: Any = getattr(job, field.name)
         if field.name not in _SHOWN_APART and value not in (field.default, {}):
             facts[field.name.replace("_", " ")] = _shown(value)
+    if job.rate_limit is not None:
+        facts["rate limit"] = job.rate_limit + ("" if job.rate_key is None else f" for the key '{job.rate_key}'")
     keys = _keys(job)
     return {**facts, "keys": ", ".join(keys)} if keys else facts
 

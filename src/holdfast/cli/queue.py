@@ -10,7 +10,13 @@ import click
 
 from holdfast.cli import OrderedGroup
 from holdfast.cli.completion import complete_queues
-from holdfast.cli.documents import PausedDocument, PurgeDocument, ReapDocument, ResumedDocument
+from holdfast.cli.documents import (
+    PausedDocument,
+    PurgeDocument,
+    QueueLimitDocument,
+    ReapDocument,
+    ResumedDocument,
+)
 from holdfast.cli.options import (
     Span,
     States,
@@ -92,12 +98,44 @@ def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> 
 @url_option
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
-    """Show a queue: its jobs, its workers, and whether it is paused."""
+    """Show a queue: its jobs, its workers, whether it is paused, and its rate limit."""
     from holdfast.cli.queue_views import print_queue
 
     with existing(url, name) as site:
         note_location(site.location)
-        print_queue(site.engine, name, as_json=as_json)
+        print_queue(site.engine, name, site.deployment.settings.rates.get(name), as_json=as_json)
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+@click.option("--reset", is_flag=True, help="Make all tokens available again.")
+@dry_run_option
+@url_option
+@json_option
+def limit(name: str, reset: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Show the rate limit of a queue and how far it is used, or reset it.
+
+    \b
+    Examples:
+      holdfast queue limit mail
+      holdfast queue limit mail --reset
+    """
+    from holdfast.cli.queue_views import usage_text
+    from holdfast.definition.definition import check_queue
+    from holdfast.state.limits import queue_limiter
+
+    with existing(url, check_queue(name)) as site:
+        note_location(site.location)
+        limiter = queue_limiter(site.engine, name, site.deployment.settings.rate_of(name))
+        if reset and not dry_run:
+            limiter.reset()
+        usage = limiter.usage()
+    if as_json:
+        fields = {field: getattr(usage, field) for field in usage.__struct_fields__}
+        write_json(QueueLimitDocument(queue=name, reset=reset and not dry_run, **fields))
+    else:
+        sign = "" if not reset else "would reset " if dry_run else "✓ "
+        write(f"{sign}{name}: {usage_text(usage)}")
 
 
 @queue.command()

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec import structs
 
 from holdfast.cli.advice import starting
-from holdfast.cli.documents import PauseDocument, QueueDocument
+from holdfast.cli.documents import PauseDocument, QueueDocument, limit_document
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.output import note, write, write_json, write_jsonl, write_names
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.status import folded
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.words import NOTHING, age, instant
+from holdfast.rates import Rate
 from holdfast.spelling import did_you_mean
+from holdfast.state.limits import Usage, queue_limiter
 from holdfast.state.workers import WorkerRegistry, queues_of
+from holdfast.units import counted, format_duration
 from holdfast.values import JobState, QueuePause, QueueWait, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -104,8 +108,8 @@ def _document(
     )
 
 
-def print_queue(engine: Engine, name: str, *, as_json: bool) -> None:
-    """Print one queue: its jobs, its workers, and whether it is paused."""
+def print_queue(engine: Engine, name: str, limit: Rate | None, *, as_json: bool) -> None:
+    """Print one queue: its jobs, its workers, whether it is paused, and its rate limit."""
     known = {document.queue: document for document in _documents(engine)}
     workers = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
     if name not in known:
@@ -113,13 +117,16 @@ def print_queue(engine: Engine, name: str, *, as_json: bool) -> None:
         names = f"known queues: {', '.join(known)}" if known else NO_QUEUES
         raise NoSuchQueue(f"there is no queue '{name}'; {f'{hint} ' if hint else ''}{names}")
     document = known[name]
+    usage = None if limit is None else queue_limiter(engine, name, limit).usage()
     if as_json:
-        write_json(document)
+        write_json(structs.replace(document, limit=None if usage is None else limit_document(usage)))
         return
     write(f"{'queue':<12} {name}")
     if (paused := document.paused) is not None:
         reason = f": {paused.reason}" if paused.reason else ""
         write(f"{'paused':<12} {paint(f'since {instant(paused.since)}{reason}', DOUBTFUL)}")
+    if usage is not None:
+        write(f"{'rate limit':<12} {usage_text(usage)}")
     for state, number in document.states.items():
         if number:
             write(f"{state:<12} {paint(f'{number:,}', COLOURS.get(state))}")
@@ -130,3 +137,9 @@ def print_queue(engine: Engine, name: str, *, as_json: bool) -> None:
         write(f"{'worker':<12} {f'{worker_id} on {report.host}, pid {report.pid}'}")
     if not document.workers:
         note(f"no worker processes this queue; start one:  {starting(name)}")
+
+
+def usage_text(usage: Usage) -> str:
+    """How far the rate limit of a queue is used."""
+    wait = f", the next one in {format_duration(usage.wait_s)}" if usage.wait_s else ""
+    return f"{usage.rate}; {usage.available:,} of {counted(usage.burst, 'job')} can start now{wait}"

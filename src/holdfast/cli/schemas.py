@@ -42,6 +42,7 @@ DOCUMENTS: Final = {
     "holdfast.migrate/1": ("holdfast.cli.migrate:MigrateDocument", "migrate"),
     "holdfast.migrate.sql/1": ("holdfast.cli.migrate:SqlDocument", "migrate --sql"),
     "holdfast.queue/1": ("holdfast.cli.documents:QueueDocument", "queue list, queue show"),
+    "holdfast.queue.limit/1": ("holdfast.cli.documents:QueueLimitDocument", "queue limit"),
     "holdfast.queue.pause/1": ("holdfast.cli.documents:PausedDocument", "queue pause"),
     "holdfast.queue.purge/1": ("holdfast.cli.documents:PurgeDocument", "queue purge"),
     "holdfast.queue.reap/1": ("holdfast.cli.documents:ReapDocument", "queue reap"),

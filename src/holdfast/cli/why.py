@@ -13,6 +13,7 @@ from holdfast.values import (
     JobHistory,
     JobState,
     JobView,
+    Outcome,
     QueuePause,
     SlotView,
     WorkerState,
@@ -40,8 +41,10 @@ def why(
     now: datetime,
 ) -> list[str]:
     """The reasons why the job is in its state; none if the state explains itself. `locks` are the job's keys."""
-    reasons = _blocked(history.job, locks, now) or _reasons(history.job, pauses, workers, now)
-    reasons += _held(history.job, locks)
+    job, last = history.job, history.attempts[-1].record if history.attempts else None
+    is_put_off = job.rate_limit is not None and last is not None and last.outcome is Outcome.RATE_LIMITED
+    reasons = _blocked(job, locks, now) or _reasons(job, pauses, workers, now, is_put_off=is_put_off)
+    reasons += _held(job, locks)
     if not history.job.damaged:
         return reasons
     return ["its record is damaged; only readable values are shown, and its state may be wrong", *reasons]
@@ -70,12 +73,17 @@ def _held(job: JobView, locks: Sequence[SlotView]) -> list[str]:
     return found
 
 
-def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
+def _reasons(
+    job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime, *, is_put_off: bool
+) -> list[str]:
     match job.state:
         case JobState.BLOCKED:
             return [] if job.damaged else ["waiting for a key that another job holds"]
         case JobState.SCHEDULED:
-            return [f"due in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
+            due = f"due in {_until(job.due_at, now)}"
+            if is_put_off:
+                due = f"put off by its rate limit until {instant(job.due_at)}; {due}"
+            return [due, *_obstacles(job, pauses, workers)]
         case JobState.FAILED:
             left = "" if job.max_retries is None else f", {job.max_retries + 1 - job.attempts} left"
             again = f"retrying in {_until(job.due_at, now)}" if job.due_at > now else "ready to retry"

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 
 from holdfast.dead_letters import DeadLetterQueues
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
+from holdfast.rates import Rate, parse_rate
 from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_INSTALLATION, DEFAULT_QUEUE, BackoffStrategy
 
@@ -17,24 +18,24 @@ HIDDEN: Final = "…"
 DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
-Kind: TypeAlias = Literal[
-    "url",
-    "text",
-    "name",
-    "queue",
-    "path",
-    "count",
-    "number",
-    "span",
-    "flag",
-    "backoff",
-    "words",
-    "queues",
-    "lists",
-    "texts",
-    "urls",
-]
-_TABLES: Final = frozenset({"lists", "texts", "urls"})
+_Table: TypeAlias = Literal["lists", "texts", "urls", "rates"]
+Kind: TypeAlias = (
+    Literal[
+        "url",
+        "text",
+        "name",
+        "queue",
+        "path",
+        "count",
+        "number",
+        "span",
+        "flag",
+        "backoff",
+        "words",
+        "queues",
+    ]
+    | _Table
+)
 
 
 class Applies(StrEnum):
@@ -82,6 +83,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     dead_letter_queues: Mapping[str, str] = {}
     engines: Mapping[str, str] = {}
     allowlist: Mapping[str, tuple[str, ...]] | None = None
+    limits: Mapping[str, str] = {}
+
+    @property
+    def rates(self) -> Mapping[str, Rate]:
+        """The rate limits of the queues that have one."""
+        rates = {queue: queue_rate(queue, value) for queue, value in self.limits.items()}
+        return {queue: rate for queue, rate in rates.items() if rate is not None}
+
+    def rate_of(self, queue: str) -> Rate:
+        """The rate limit of a queue that has one."""
+        rate = self.rates.get(queue)
+        if rate is None:
+            raise ConfigError(
+                f"queue '{queue}' has no rate limit; set one in holdfast.toml:  limits = {{{queue} = \"60/min\"}}"
+            )
+        return rate
 
     @property
     def dead_letters(self) -> DeadLetterQueues:
@@ -120,7 +137,7 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        return self.kind in _TABLES
+        return self.kind in get_args(_Table)
 
     @property
     def variable(self) -> str | None:
@@ -321,6 +338,12 @@ KEYS: Final = {
             by_queue=True,
             meaning="table of the handlers that jobs on each queue may use; other queues allow all",
         ),
+        Key(
+            name="limits",
+            kind="rates",
+            by_queue=True,
+            meaning='table of rate limits, queue = rate, such as "60/min" or {rate = "10/s", burst = 20}; 0 = no limit',
+        ),
     )
 }
 
@@ -332,6 +355,14 @@ OTHER_VARIABLES: Final = frozenset(
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in ("ATTEMPT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PROJECT", "PYTHON", "QUEUE")
 )
+
+
+def queue_rate(queue: str, value: object) -> Rate | None:
+    """The rate limit of a queue, as it is written in the setting `limits`; None if the queue has no limit."""
+    try:
+        return parse_rate(value)
+    except ValueError as problem:
+        raise ConfigError(f"the rate limit of queue '{queue}' is {value!r}: {problem}") from None
 
 
 def key_named(name: str, where: str = "") -> Key:

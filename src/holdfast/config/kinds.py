@@ -5,13 +5,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from holdfast.config.keys import HIDDEN, Key
+from holdfast.config.keys import HIDDEN, Key, queue_rate
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.queues.addresses import check_url
 from holdfast.units import parse_duration
 from holdfast.values import INSTALLATION_PATTERN, QUEUE_NAMES, QUEUE_PATTERN
 
 _STRINGS: Final = "of names and strings"
+_RATES: Final = 'that maps queues to rates, such as {mail = "60/min"}'
 _WHOLE: Final = r"\s*[+-]?[0-9]{1,18}\s*"
 
 
@@ -69,6 +70,8 @@ def _parse(key: Key, raw: Any) -> Any:
             return _table(raw, dict[str, str], _STRINGS)
         case "urls":
             return {name: _named_url(name, url) for name, url in _table(raw, dict[str, str], _STRINGS).items()}
+        case "rates":
+            return {queue: _rate(queue, rate) for queue, rate in _table(raw, dict[str, Any], _RATES).items()}
 
 
 def as_seconds(raw: object) -> float:
@@ -161,6 +164,18 @@ def _table(raw: object, kind: Any, what: str) -> Any:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as problem:
         raise ValueError(f"must be a table {what}: {problem}") from None
+
+
+def _rate(queue: str, value: object) -> str:
+    """The rate limit of a queue in its usual spelling."""
+    # Imported here: few projects limit a queue.
+    from holdfast.definition.definition import check_queue
+
+    try:
+        rate = queue_rate(check_queue(queue), value)
+    except DefinitionError as problem:
+        raise ConfigError(str(problem)) from None
+    return "0" if rate is None else str(rate)
 
 
 def _named_url(name: str, url: str) -> str:

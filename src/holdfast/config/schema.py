@@ -5,8 +5,9 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.config.keys import KEYS, Key
+from holdfast.rates import RATE_PATTERN
 from holdfast.units import DURATION_PATTERN
-from holdfast.values import INSTALLATION_PATTERN, QUEUE_PATTERN
+from holdfast.values import INSTALLATION_PATTERN, MAX_TOKENS, QUEUE_PATTERN
 
 # The draft that language servers for TOML support best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
@@ -74,6 +75,15 @@ def _values(key: Key) -> dict[str, Any]:
             return {"type": "object", "additionalProperties": _WORDS}
         case "texts" | "urls":
             return {"type": "object", "additionalProperties": {"type": "string"}}
+        case "rates":
+            rate = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{RATE_PATTERN}$"}]}
+            table = {
+                "type": "object",
+                "properties": {"rate": rate, "burst": {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}},
+                "required": ["rate"],
+                "additionalProperties": False,
+            }
+            return {"type": "object", "additionalProperties": {"anyOf": [*rate["anyOf"], table]}}
 
 
 def _tidy(bound: float) -> float:

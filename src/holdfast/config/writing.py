@@ -22,6 +22,7 @@ _LINES: Final = {
     "routes": 'nightly = "reports"',
     "dead-letter-queues": 'mail = "failed_mail"',
     "engines": 'carrier = "acme_queue:CarrierBackend"',
+    "limits": 'mail = "60/min"',
 }
 
 

@@ -86,6 +86,10 @@ class JobBuilder:
         """Run at most `concurrency` jobs with this key at a time; the others wait."""
         return self._set(concurrency_key=key, concurrency=concurrency)
 
+    def rate_limit(self, rate: str | float, *, key: str | None = None) -> "JobBuilder":
+        """Start jobs of this handler, or those with this key, at most this often: `10/s`, `60/min`, `100/h`."""
+        return self._set(rate_limit=rate) if key is None else self._set(rate_limit=rate, rate_key=key)
+
     def unique(
         self,
         key: str | None = None,

@@ -17,6 +17,7 @@ from holdfast.definition.backoff import BackoffLike, as_backoff, contradiction_i
 from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
+from holdfast.rates import parse_rate
 from holdfast.spelling import closest
 from holdfast.values import QUEUE_NAMES, QUEUE_PATTERN, Backoff, JobTraits, OnConflict, UniqueScope
 
@@ -100,6 +101,13 @@ class JobOptions(TypedDict, total=False):
     concurrency: Annotated[
         int, Meta(ge=1, le=MAX_CONCURRENCY), Option("Limit for the concurrency key; default: 1.", metavar="N")
     ]
+    rate_limit: Annotated[
+        str | float,
+        Option("Limit on how often jobs of this handler start: 10/s, 60/min, 100/h,burst=5, …", metavar="RATE"),
+    ]
+    rate_key: Annotated[
+        str, Option("Apply the rate limit to jobs of this handler with the same key only.", metavar="KEY")
+    ]
     unique: Annotated[
         str | bool,
         Option("Enqueue only if no job of this handler has this key. In JSON, true = its arguments.", metavar="KEY"),
@@ -166,6 +174,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         _check_flag("single_instance", self.single_instance)
         _check_key("concurrency_key", self.concurrency_key)
         _check_number("concurrency", self.concurrency, 1, MAX_CONCURRENCY, whole=True)
+        as_rate_limit(self.rate_limit)
+        _check_key("rate_key", self.rate_key)
         if not isinstance(self.unique, bool):
             _check_key("unique", self.unique)
         if not isinstance(self.unique_for, UniqueScope):
@@ -173,6 +183,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         for option, needed, is_alone in (
             ("idempotency_ttl", "idempotency_key", self.idempotency_ttl is not None and self.idempotency_key is None),
             ("concurrency", "concurrency_key", self.concurrency != 1 and self.concurrency_key is None),
+            ("rate_key", "rate_limit", self.rate_key is not None and self.rate_limit is None),
             ("unique_for", "unique", self.unique_for != UniqueScope.OPEN and self.unique is False),
             ("on_conflict", "unique", self.on_conflict != OnConflict.IGNORE and self.unique is False),
         ):
@@ -213,6 +224,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
             fields["unique_for"] = as_unique_scope(fields["unique_for"])
         if "on_conflict" in fields:
             fields["on_conflict"] = _as_on_conflict(fields["on_conflict"])
+        if "rate_limit" in fields:
+            fields["rate_limit"] = as_rate_limit(fields["rate_limit"])
         for option in ("timeout", "delay", "expires_in", "idempotency_ttl"):
             if fields.get(option) is not None:
                 fields[option] = in_seconds(option.removesuffix("_in"), fields[option])
@@ -328,6 +341,19 @@ def as_unique_scope(scope: Duration) -> UniqueScope | float:
         raise DefinitionError(
             f"unique_for must be 'open', 'waiting' or a duration such as '10m', not {scope!r}"
         ) from None
+
+
+def as_rate_limit(rate: str | float | None) -> str | None:
+    """A rate in its usual spelling; None for 0, which means no limit."""
+    if rate is None:
+        return None
+    if not isinstance(rate, str | float | int):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"rate_limit must be text such as '10/s', or a number per minute, not {rate!r}")
+    try:
+        parsed = parse_rate(rate)
+    except ValueError as problem:
+        raise DefinitionError(f"rate_limit {rate!r}: {problem}") from None
+    return None if parsed is None else str(parsed)
 
 
 def _as_on_conflict(action: str) -> OnConflict:

@@ -66,6 +66,7 @@ class End(StrEnum):
         WorkerStatus.RELEASED,
         "Jobs released because this worker does not have their handler or key, or is too old for them.",
     )
+    RATE_LIMITED = "jobs_rate_limited", WorkerStatus.RATE_LIMITED, "Jobs put off by their rate limit."
     RELEASED = (
         "jobs_released",
         WorkerStatus.RELEASED,

@@ -17,6 +17,7 @@ _ENDS: Final = {
     WorkerStatus.LOST_LEASE: "lost",
     WorkerStatus.SKIPPED_IDEMPOTENT: "skipped",
     WorkerStatus.BLOCKED: "blocked",
+    WorkerStatus.RATE_LIMITED: "rate_limited",
 }
 
 
@@ -25,8 +26,8 @@ class Drained(Counter[str]):
 
     `succeeded`; `retried`: failed, and will run again; `dead`: failed, with no retries left; `snoozed`; `cancelled`,
     which includes expired jobs; `skipped`: another job had completed its idempotency key; `blocked`: it waits for a key
-    that another job holds; `unknown`: the application has no handler for the job, which was cancelled; `lost`: the
-    lease was lost during the run.
+    that another job holds; `rate_limited`: its own rate limit put it off; `unknown`: the application has no handler for
+    the job, which was cancelled; `lost`: the lease was lost during the run.
     """
 
     def __init__(self, counts: Iterable[str] = ()) -> None:

@@ -90,12 +90,14 @@ class KitEngine(MemoryEngine):
 
     def next_due(self, queues: Collection[str] | None) -> tuple[int, str] | None:
         """When the next job is due, and in which queue; paused queues are skipped."""
+        return min(((due_us, queue) for queue, due_us in self.dues(queues).items()), default=None)
+
+    def dues(self, queues: Collection[str] | None) -> dict[str, int]:
+        """When the next job of each queue is due; paused queues are skipped."""
         with self.store.lock:
             open_queues = [queue for queue in sorted(self._queues) if queue not in self.store.pauses]
-            dues = [
-                (self.store.next_due_us(queue), queue) for queue in open_queues if queues is None or queue in queues
-            ]
-        return min(((due_us, queue) for due_us, queue in dues if due_us is not None), default=None)
+            dues = {queue: self.store.next_due_us(queue) for queue in open_queues if queues is None or queue in queues}
+        return {queue: due_us for queue, due_us in dues.items() if due_us is not None}
 
     def clear(self) -> None:
         """Delete all jobs."""
@@ -441,10 +443,13 @@ class _Drain:
         self._ends: Counter[tuple[str, str]] = Counter()
         self._dead: list[Turn] = []
         self._drained = Drained()
+        self._next_token_us: dict[str, int] = {}
 
     def next(self) -> str | None:
         """Advance the clock to the next job and return its queue; None if no job is left."""
-        due = self._engine.next_due(self._queues)
+        dues = self._engine.dues(self._queues).items()
+        # The jobs of a queue that has reached its rate limit wait for its next token.
+        due = min(((max(due_us, self._next_token_us.get(queue, 0)), queue) for queue, due_us in dues), default=None)
         if due is None or (self._until_us is not None and due[0] > self._until_us):
             return None
         if self._turns >= self._limit:
@@ -455,6 +460,10 @@ class _Drain:
 
     def note(self, turn: Turn | None) -> None:
         if turn is None:
+            return
+        if turn.result.job_id is None and turn.result.queue is not None:
+            self._turns -= 1
+            self._next_token_us[turn.result.queue] = self._clock.now_us() + duration_us(turn.result.retry_in or 0.0)
             return
         result, end = turn.result, end_of(turn.result)
         self._drained.add(result)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -15,10 +16,12 @@ from holdfast.execution.timeout import CallResult
 from holdfast.metrics import End
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Signer
+from holdfast.state.limits import waits_of
 from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import carrying, end_of, policy_of, verdict_on
+from holdfast.worker.throttle import Throttle
+from holdfast.worker.verdict import carrying, end_of, has_run, policy_of, verdict_on
 
 _is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", default=False)
 
@@ -48,6 +51,7 @@ class Turns:
         self._retry = app.extensions.retry_policy
         self._runtime = app.workers.runtime(engine, tee=_print, on_ended=self._note)
         self._admission = Admission(signer, app.registry, engine.clock)
+        self._throttle = Throttle(engine.state, app.settings.rates, engine.clock)
         self._reporter = Reporter(app.extensions.metrics, app.registry)
         self._ended: dict[str, CallResult] = {}
 
@@ -98,16 +102,22 @@ class Turns:
         self._ended[job_id] = ended
 
     def _fetched(self, queue: str) -> tuple[JobLease, JobMessage] | Turn | None:
+        if not self._throttle.take(queue, 1):
+            return Turn(self._throttle.refusal(queue), None)
         lease = self._engine.fetch(queue)
+        self._throttle.claimed(queue, 1, 0 if lease is None else 1)
+        self._throttle.refund()
         if lease is None:
             return None
         self._reporter.fetched(queue, 1)
-        admitted = self._admission.admit([lease], self._engine.enter)
+        admitted = self._admission.admit([lease], self._engine.enter, partial(waits_of, self._engine.state))
         for refusal in admitted.refusals:
             return self._settled(refusal.message, refusal.settlement)
         if not admitted.messages:
             end = End.BLOCKED if admitted.blocked else End.LOST_LEASE
             self._reporter.ended(end, [lease])
+            self._throttle.owe(queue)
+            self._throttle.refund()
             return Turn(WorkerResult(status=end.status, job_id=lease.id, queue=lease.queue), None)
         return structs.replace(lease, fence=admitted.fences.get(lease.id, 0)), admitted.messages[0]
 
@@ -125,6 +135,9 @@ class Turns:
     def _settled(self, message: JobMessage | None, settlement: Settlement) -> Turn:
         settlement = carrying(settlement, message)
         is_held = self._engine.settle([settlement])[0]
+        if not has_run(settlement):
+            self._throttle.owe(settlement.lease.queue)
+            self._throttle.refund()
         self._reporter.settled([(settlement, message)], [is_held])
         end = end_of(settlement) if is_held else End.LOST_LEASE
         ended = self._ended.pop(settlement.lease.id, None)

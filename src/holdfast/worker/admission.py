@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.codec import JobMessage
@@ -22,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.signing import Signer
+from holdfast.state.limits import Start, bucket_of, check_rated, rate_of
 from holdfast.state.ownership import check_owned, is_owned, slots_of
 from holdfast.units import counted
 from holdfast.values import (
@@ -37,7 +39,7 @@ from holdfast.values import (
     Release,
     Settlement,
 )
-from holdfast.worker.verdict import momentary, released, skipped
+from holdfast.worker.verdict import momentary, put_off, released, skipped
 
 log = logging.getLogger("holdfast.worker")
 
@@ -48,6 +50,9 @@ ENTER_AGAIN_S: Final = 1.0
 
 Enter: TypeAlias = Callable[[Sequence[Entry]], Sequence[Entered]]
 """A function that lets jobs enter their slots: the engine's `enter`, retried while it is unavailable."""
+
+Pay: TypeAlias = Callable[[Sequence[Start]], Sequence[float]]
+"""A function that returns how long each job has to wait for its rate limit: `waits_of`, retried in the same way."""
 
 
 class WrongQueue(EnvelopeRejected):
@@ -85,7 +90,7 @@ class Admitted(Struct, frozen=True, kw_only=True):
 
 class Admission:
     """Verifies a message before anything parses it, then checks its queue and id, its expiry and its handler, and lets
-    the job enter its slots, if it has any.
+    the job enter its slots, if it has any, and checks its rate limit.
 
     It only reads what it was created with, so any thread may call it.
     """
@@ -95,13 +100,13 @@ class Admission:
         self._registry = registry
         self._clock = clock
 
-    def admit(self, leases: Sequence[JobLease], enter: Enter) -> Admitted:
+    def admit(self, leases: Sequence[JobLease], enter: Enter, pay: Pay) -> Admitted:
         """Judge jobs that were claimed together. An error that one of them causes rejects that job alone."""
         # Two lists instead of one of pairs: a tuple for each job shows in the throughput.
         runnable: list[JobLease] = []
         messages: list[JobMessage] = []
         refusals: list[Refusal] = []
-        has_owned = False
+        has_owned = has_rated = False
         for lease in leases:
             verified = None
             try:
@@ -109,6 +114,8 @@ class Admission:
                 _check_place(message, lease)
                 if is_owned(message):
                     check_owned(message)
+                if message.rate_limit is not None:
+                    check_rated(message)
                 verified = message
                 _check_expiry(message, lease)
                 self._registry.resolve_for(message.job, message.queue)
@@ -120,8 +127,12 @@ class Admission:
                 runnable.append(lease)
                 messages.append(message)
                 has_owned = has_owned or is_owned(message)
+                has_rated = has_rated or message.rate_limit is not None
         admitted = Admitted(leases=runnable, messages=messages, refusals=refusals)
-        return self._with_slots(admitted, enter) if has_owned else admitted
+        if has_owned:
+            admitted = self._with_slots(admitted, enter)
+        # After the slots: a blocked job must take neither a token nor a place in the line.
+        return self._within_rates(admitted, pay) if has_rated else admitted
 
     def _with_slots(self, admitted: Admitted, enter: Enter) -> Admitted:
         """The batch after its jobs have asked for their slots. Jobs without slots are unaffected."""
@@ -183,6 +194,33 @@ class Admission:
             )
             return {entry.lease.id: None for entry in entries}
         return {entry.lease.id: answer for entry, answer in zip(entries, answers, strict=True)}
+
+    def _within_rates(self, admitted: Admitted, pay: Pay) -> Admitted:
+        """The batch without the jobs that their rate limits put off. They leave the slots that they have entered."""
+        rates = {
+            lease.id: rate
+            for lease, message in zip(admitted.leases, admitted.messages, strict=True)
+            if (rate := rate_of(message)) is not None
+        }
+        starts = [
+            Start(job_id=lease.id, delivery=lease.delivery, bucket=bucket_of(message), rate=rates[lease.id])
+            for lease, message in zip(admitted.leases, admitted.messages, strict=True)
+            if lease.id in rates
+        ]
+        if not starts:  # all of them are blocked
+            return admitted
+        waits = {start.job_id: wait_s for start, wait_s in zip(starts, pay(starts), strict=True) if wait_s > 0}
+        runnable: list[JobLease] = []
+        messages: list[JobMessage] = []
+        refusals = [*admitted.refusals]
+        for lease, message in zip(admitted.leases, admitted.messages, strict=True):
+            if (wait_s := waits.get(lease.id)) is None:
+                runnable.append(lease)
+                messages.append(message)
+            else:
+                settlement = put_off(lease, rates[lease.id], wait_s, self._clock.now_us())
+                refusals.append(Refusal(settlement=settlement, message=message))
+        return replace(admitted, leases=runnable, messages=messages, refusals=refusals)
 
 
 _NO_SLOTS: Final = Entered(outcome=EntryOutcome.ENTERED)

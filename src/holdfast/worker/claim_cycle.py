@@ -1,7 +1,7 @@
 """`ClaimCycle`: decides on the worker's next request to the engine, and processes the answer."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from holdfast.worker.dispatcher import Dispatcher
@@ -28,17 +28,20 @@ class ClaimCycle:
         dispatcher: Dispatcher,
         reporter: Reporter,
         options: WorkerOptions,
+        limited: Container[str] = (),
     ) -> None:
         self._exchanger = exchanger
         self._holdings = holdings
         self._dispatcher = dispatcher
         self._reporter = reporter
         self._options = options
+        self._limited = limited
         self._asked: PendingSettlements | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
         self._is_waiting = False
         self._is_leaving = False
+        self._is_limited = False
         self._finished_when_asked = 0
         self._finished_when_dry: int | None = None
 
@@ -85,7 +88,11 @@ class ClaimCycle:
         self._finished_when_asked = self._holdings.finished
         wait_s = 0.0 if self._asked else self._wait()
         self._is_waiting = wait_s > 0
-        self._exchanger.ask(EngineRequest(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
+        self._exchanger.ask(
+            EngineRequest(
+                settlements=self._asked.settlements, limits=limits, wait_s=wait_s, is_burst=self._options.burst
+            )
+        )
 
     def leave(self) -> None:
         """Claim no more jobs."""
@@ -104,7 +111,7 @@ class ClaimCycle:
             self._holdings.answered(asked, [None] * len(asked))
 
     def _wait(self) -> float:
-        if self._options.burst:
+        if self._options.burst and not self._is_limited:
             return _BURST_WAIT_S if self._holdings.flights else 0.0
         return self._options.poll_interval_s
 
@@ -114,7 +121,10 @@ class ClaimCycle:
             return {}
         left = self._left()
         rooms = self._dispatcher.room(now)
-        return {queue: min(room, left) for queue, room in rooms.items()} if left > 0 else {}
+        # A token is for a start now: no job of a queue with a rate limit is claimed before a slot is free.
+        free = self._options.slots - len(self._holdings.flights)
+        limits = {queue: min(room, left, free if queue in self._limited else room) for queue, room in rooms.items()}
+        return {queue: limit for queue, limit in limits.items() if limit > 0}
 
     def _left(self) -> int:
         if not self._options.max_jobs:
@@ -129,6 +139,8 @@ class ClaimCycle:
         if answer.problem is not None:
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
         elif answer.request.limits:
-            self._finished_when_dry = None if answer.admitted else self._finished_when_asked
+            self._is_limited = answer.is_limited
+            is_dry = not answer.admitted and not answer.is_limited
+            self._finished_when_dry = self._finished_when_asked if is_dry else None
         if asked:
             self._holdings.answered(asked, answer.held)

@@ -10,37 +10,54 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.state.limits import Start, waits_of
 from holdfast.units import counted
-from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement
+from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement, WorkerResult
 from holdfast.worker.admission import ENTER_LIMIT_S, Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.round_robin import RoundRobin
-from holdfast.worker.verdict import released
+from holdfast.worker.throttle import Throttle
+from holdfast.worker.verdict import has_run, released
 from holdfast.worker.wake_pipe import WakePipe
 
 log = logging.getLogger("holdfast.exchanger")
 
+T = TypeVar("T")
+
+# How long a burst waits for a hint that a queue without tokens has jobs; if it has some, the hint comes at once.
+BURST_LOOK_S: Final = 1.0
+
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
-    """Settle these, then claim jobs up to the limit of each queue, waiting up to `wait_s` for the first."""
+    """Settle these, then claim jobs up to the limit of each queue, waiting up to `wait_s` for the first. `is_burst`:
+    the worker stops when no job is due.
+    """
 
     settlements: Sequence[Settlement] = ()
     limits: Mapping[str, int] = {}
     wait_s: float = 0.0
+    is_burst: bool = False
 
 
 class EngineAnswer(Struct, frozen=True, kw_only=True):
-    """The result of a request. `held` is None for a settlement without an answer before its lease expired."""
+    """The result of a request. `held` is None for a settlement without an answer before its lease expired.
+
+    `is_limited` is set if a queue waits for its rate limit, and so may have jobs that were not claimed. `news` are
+    limits that were reached.
+    """
 
     request: EngineRequest
     held: Sequence[bool | None] = ()
     admitted: Admitted = Admitted()
     problem: Exception | None = None
+    is_limited: bool = False
+    news: Sequence[WorkerResult] = ()
 
 
 class Exchanger:
@@ -58,6 +75,7 @@ class Exchanger:
         session: bytes,
         admission: Admission,
         backoff: EngineBackoff,
+        throttle: Throttle,
         on_claimed: Callable[[Sequence[JobLease]], None],
         on_answer: Callable[[EngineAnswer], None],
         fence_at: Callable[[JobLease], float],
@@ -67,6 +85,7 @@ class Exchanger:
         self._session = session
         self._admission = admission
         self._backoff = backoff
+        self._throttle = throttle
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
@@ -74,6 +93,7 @@ class Exchanger:
         self._pipe = WakePipe()
         self._is_leaving = threading.Event()
         self._is_hurried = threading.Event()
+        self._is_unchecked = False
         self._thread = threading.Thread(target=self._run, name="holdfast-exchanger", daemon=True)
         self._thread.start()
 
@@ -112,16 +132,20 @@ class Exchanger:
     def _process(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)
         leases: list[JobLease] = []
+        self._is_unchecked = False
         try:
             if request.settlements:
-                held, leases = self._settle(request)
-                if not leases and len(request.limits) > 1:
+                held, leases, has_asked = self._settle(request)
+                if not leases and request.limits and (len(request.limits) > 1 or not has_asked):
                     leases = self._claim(request.limits)
             elif request.limits:
                 leases = self._claim(request.limits)
             if not leases and request.limits and request.wait_s > 0:
                 leases = self._wait_for_work(request)
-            return EngineAnswer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+            admitted = self._admit(leases) if leases else Admitted()
+            self._throttle.refund()
+            is_limited, news = self._is_limited(request), self._throttle.news()
+            return EngineAnswer(request=request, held=held, admitted=admitted, is_limited=is_limited, news=news)
         except Exception as problem:
             if isinstance(problem, BackendError):
                 log.warning("could not claim jobs; any that were already claimed are released: %s", problem)
@@ -130,32 +154,62 @@ class Exchanger:
             # Settlements that are already answered keep their answers, and claimed jobs are released.
             return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
 
+    def _is_limited(self, request: EngineRequest) -> bool:
+        """Whether a queue waits for its rate limit, or it could not be checked. In a burst, it must also have jobs."""
+        waiting = [queue for queue in request.limits if self._throttle.is_waiting(queue)]
+        if self._is_unchecked or not waiting or not request.is_burst:
+            return self._is_unchecked or bool(waiting)
+        began = time.monotonic()
+        try:
+            self._backend.wait_for_work(waiting, BURST_LOOK_S, wake=self._pipe.fileno())
+        except BackendUnavailable as problem:
+            self._back_off(problem, "check for jobs", self._is_leaving)
+            return True
+        return time.monotonic() < began + BURST_LOOK_S
+
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
-        return self._admission.admit(leases, self._enter)
+        admitted = self._admission.admit(leases, self._enter, self._pay)
+        # Refused jobs are settled later, and their tokens are returned then.
+        self._throttle.owe(leases[0].queue, len(admitted.blocked) + len(admitted.lost))
+        return admitted
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
         """Let jobs enter their slots, retrying for a short time while the engine is unavailable: other jobs wait."""
+        try:
+            return self._insist(
+                lambda: self._backend.enter(entries), f"enter the slots of {counted(len(entries), 'job')}"
+            )
+        except BackendUnavailable:
+            raise
+        except Exception:
+            if len(entries) == 1:
+                log.exception(
+                    "job %s: could not enter its slots; it will be reaped when its lease expires",
+                    entries[0].lease.id,
+                )
+                return [Entered(outcome=EntryOutcome.LOST)]
+            log.exception("%d jobs could not enter their slots; retrying each job separately", len(entries))
+            return [answer for entry in entries for answer in self._enter([entry])]
+
+    def _pay(self, starts: Sequence[Start]) -> list[float]:
+        """Take tokens for jobs with a rate limit. Tokens whose answer is lost are lost until the bucket refills."""
+        what = f"take the tokens of {counted(len(starts), 'job')}"
+        return self._insist(lambda: waits_of(self._backend.state, starts), what)
+
+    def _insist(self, call: Callable[[], T], what: str) -> T:
+        """Repeat a call for claimed jobs for a short time while the engine is unavailable."""
         give_up_at = time.monotonic() + ENTER_LIMIT_S
         while True:
             try:
-                answers = self._backend.enter(entries)
+                answer = call()
             except BackendUnavailable as problem:
                 if time.monotonic() >= give_up_at or self._is_hurried.is_set():
                     raise
-                self._back_off(problem, f"enter the slots of {counted(len(entries), 'job')}", self._is_hurried)
-            except Exception:
-                if len(entries) == 1:
-                    log.exception(
-                        "job %s: could not enter its slots; it will be reaped when its lease expires",
-                        entries[0].lease.id,
-                    )
-                    return [Entered(outcome=EntryOutcome.LOST)]
-                log.exception("%d jobs could not enter their slots; retrying each job separately", len(entries))
-                return [answer for entry in entries for answer in self._enter([entry])]
+                self._back_off(problem, what, self._is_hurried)
             else:
                 self._backoff.answered()
-                return answers
+                return answer
 
     def _released(self, leases: Sequence[JobLease]) -> Admitted:
         now_us = self._backend.clock.now_us()
@@ -165,34 +219,51 @@ class Exchanger:
     def _wait_for_work(self, request: EngineRequest) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s
         while (left := give_up_at - time.monotonic()) > 0:
+            self._throttle.refund()
+            began, until_token = time.monotonic(), self._throttle.next_token_in(self._turns.queues)
+            left = left if until_token is None else min(left, until_token)
             try:
-                self._backend.wait_for_work(self._turns.queues, left, wake=self._pipe.fileno())
+                self._wait(left)
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
             if self._pipe.drain():
                 break
+            self._throttle.waited(in_vain=time.monotonic() >= began + left)
             leases = self._claim(request.limits)
             if leases:
                 return leases
         return []
 
-    def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease]]:
-        """Settle, and claim in the same transaction from the queue whose turn it is.
+    def _wait(self, seconds: float) -> None:
+        """Wait for jobs of the queues that have tokens. The others may have jobs, which would end the wait at once."""
+        queues = [queue for queue in self._turns.queues if not self._throttle.is_waiting(queue)]
+        if queues:
+            self._backend.wait_for_work(queues, seconds, wake=self._pipe.fileno())
+        else:
+            self._backend.clock.wait(seconds, [self._pipe.fileno()])
+
+    def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease], bool]:
+        """Settle, and claim in the same transaction from the queue whose turn it is. Returns the answers, the claimed
+        jobs, and whether a queue was asked for jobs.
 
         A settlement without an answer is repeated, with the same tokens, until it is answered or its lease expires.
         """
         settlements = request.settlements
         answers: list[bool | None] = [None] * len(settlements)
         open_: Sequence[int] = range(len(settlements))
-        queue = next(iter(self._turns.order(request.limits)), None)
+        try:
+            queue, limit = self._next_queue(request.limits)
+        except BackendError as problem:
+            log.warning("could not check a rate limit; settling first: %s", problem)
+            queue, limit = None, 0
         token = new_owner_token(self._session)
         leases: list[JobLease] = []
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
             try:
                 if queue is not None:
-                    held, leases = self._backend.exchange(batch, queue, request.limits[queue], owner_token=token)
-                    self._turns.took(queue, len(leases))
+                    held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
+                    self._took(queue, limit, leases)
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
@@ -200,15 +271,18 @@ class Exchanger:
             except Exception:
                 # One of them cannot be written; the others must still be settled.
                 log.exception("a batch of %d settlements failed; settling each job separately", len(batch))
-                return [self._settle_alone(one) for one in settlements], []
+                return [self._settle_alone(one) for one in settlements], [], True
             else:
                 self._backoff.answered()
                 for at, answer in zip(open_, held, strict=True):
                     answers[at] = answer
+                for settlement in batch:
+                    if settlement.lease.queue in self._throttle and not has_run(settlement):
+                        self._throttle.owe(settlement.lease.queue)
                 break
             now = math.inf if self._is_hurried.is_set() else time.monotonic()
             open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
-        return answers, leases
+        return answers, leases, queue is not None
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
         while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
@@ -227,11 +301,33 @@ class Exchanger:
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
         """Claim from the first queue that has jobs, in the order of the round robin."""
         for queue in self._turns.order(limits):
-            leases = self._claim_from(queue, limits[queue])
-            self._turns.took(queue, len(leases))
+            limit = self._allowed(queue, limits[queue])
+            leases = self._claim_from(queue, limit) if limit else []
+            if limit:
+                self._took(queue, limit, leases)
             if leases:
                 return leases
         return []
+
+    def _next_queue(self, limits: Mapping[str, int]) -> tuple[str | None, int]:
+        """The queue whose turn it is, and the number of jobs to claim from it."""
+        for queue in self._turns.order(limits):
+            if limit := self._throttle.take(queue, limits[queue]):
+                return queue, limit
+        return None, 0
+
+    def _allowed(self, queue: str, limit: int) -> int:
+        """The number of jobs to claim from a queue: the limit, or fewer if its rate limit allows no more now."""
+        try:
+            return self._throttle.take(queue, limit)
+        except BackendUnavailable as problem:
+            self._back_off(problem, "check a rate limit", self._is_leaving)
+            self._is_unchecked = True
+            return 0
+
+    def _took(self, queue: str, limit: int, leases: Sequence[JobLease]) -> None:
+        self._turns.took(queue, len(leases))
+        self._throttle.claimed(queue, limit, len(leases))
 
     def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
         token = new_owner_token(self._session)

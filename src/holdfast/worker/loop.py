@@ -15,6 +15,8 @@ log = logging.getLogger("holdfast.loop")
 
 SHARED_WAIT_S: Final = 0.02
 STOP_CHECK_S: Final = 0.5
+# Jobs with these results will be processed again, so they do not count.
+_RETURNED: Final = (WorkerStatus.RELEASED, WorkerStatus.BLOCKED, WorkerStatus.RATE_LIMITED)
 
 
 class WorkerLoop:
@@ -38,6 +40,7 @@ class WorkerLoop:
         self._max_jobs = max_jobs
         self._on_result = on_result
         self._is_stopping = False
+        self._limited: dict[str, float] = {}
         self._maintenance = Maintenance(
             worker.backend, worker.copies, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
         )
@@ -82,20 +85,31 @@ class WorkerLoop:
         self._worker.clock.sleep(pause)
 
     def _turn(self) -> bool:
-        """Process at most one job of each queue. Returns whether there was any."""
+        """Process at most one job of each queue. Returns whether there was any, or one waits for a rate limit."""
         worked = False
         for queue in self._queues:
             if self._is_stopping:
                 break
             result = self._worker.process_once(queue, wait=self._wait(worked, queue), unless=lambda: self._is_stopping)
-            if result.status is WorkerStatus.EMPTY:
+            is_limited = result.status is WorkerStatus.RATE_LIMITED and result.job_id is None
+            # A burst must not wait for the next token of a queue without jobs.
+            is_empty = is_limited and self._burst and not self._worker.has_work(queue, self._poll_interval_s)
+            if result.status is WorkerStatus.EMPTY or is_empty:
+                self._limited.pop(queue, None)
+                continue
+            # Reported once, not in every turn, until the queue is empty.
+            if self._on_result is not None and not (is_limited and queue in self._limited):
+                self._on_result(result)
+            if is_limited:
+                self._limited[queue] = self._worker.clock.monotonic() + (result.retry_in or 0.0)
                 continue
             worked = True
-            if self._on_result is not None:
-                self._on_result(result)
             if self._max_jobs and self.jobs_done >= self._max_jobs:
                 self.stop()
-        return worked
+        if self._limited and not worked and not self._is_stopping:
+            soonest_s = min(self._limited.values()) - self._worker.clock.monotonic()
+            self._worker.clock.sleep(max(0.0, min(soonest_s, self._poll_interval_s, STOP_CHECK_S)))
+        return worked or bool(self._limited)
 
     def _wait(self, worked: bool, queue: str) -> float:
         """Wait only on the last queue of a turn without work; if there are several queues, only briefly."""

@@ -96,11 +96,21 @@ class Reporter:
                 results.append(result)
                 _log_result(result, settlement.lease)
         self._count(self._counted(ends), [(*place, seconds) for place, seconds in durations.items()])
+        self._pass_on(results)
+
+    def _pass_on(self, results: Sequence[WorkerResult]) -> None:
         if self._listener is not None and results:
             try:
                 self._listener(results)
             except Exception:  # the listener is the application's code; jobs must not suffer from it
                 log.exception("the result listener failed for %s", counted(len(results), "job"))
+
+    def limited(self, news: Sequence[WorkerResult]) -> None:
+        """Report queues that have reached their rate limit."""
+        for one in news:
+            wait = format_duration(one.retry_in or 0)
+            log.info("queue '%s' has reached its rate limit; the next job starts in %s", one.queue, wait, extra=OUTCOME)
+        self._pass_on(news)
 
     def succeeded(self, durations: Mapping[tuple[str, str], Sequence[float]]) -> None:
         """Count jobs that were acknowledged, given how many seconds each of them took, by queue and job."""

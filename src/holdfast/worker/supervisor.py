@@ -12,7 +12,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from holdfast.handlers import HandlerRegistry
 from holdfast.metrics import End
 from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
+from holdfast.rates import Rate
 from holdfast.units import format_duration
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.admission import Admission, Admitted
@@ -50,6 +51,7 @@ from holdfast.worker.sessions import SessionFile, Unsupported
 from holdfast.worker.shutdown import FLUSH_S, Shutdown
 from holdfast.worker.systemd import Notifier, SystemdStatus
 from holdfast.worker.takeover import Takeover
+from holdfast.worker.throttle import Throttle
 
 log = logging.getLogger("holdfast.worker")
 
@@ -73,6 +75,7 @@ class Supervisor:
         reporter: Reporter,
         options: WorkerOptions,
         version: str,
+        limits: Mapping[str, Rate] | None = None,
         notifier: Notifier | None = None,
         session_dir: Path | None = None,
     ) -> None:
@@ -109,7 +112,7 @@ class Supervisor:
         self._pool = self._make_pool(program, retry)
         self._fencing: Fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
         self._dispatcher = self._make_dispatcher()
-        self._claim_cycle = self._make_claim_cycle(admission)
+        self._claim_cycle = self._make_claim_cycle(admission, limits or {})
         self._shutdown = Shutdown(
             options,
             pool=self._pool,
@@ -146,13 +149,22 @@ class Supervisor:
             crash_limit=self._engine.policy.crash_limit,
         )
 
-    def _make_claim_cycle(self, admission: Admission) -> ClaimCycle:
+    def _make_claim_cycle(self, admission: Admission, limits: Mapping[str, Rate]) -> ClaimCycle:
+        throttle = Throttle(
+            self._engine.state,
+            limits,
+            self._engine.clock,
+            poll_interval_s=self.options.poll_interval_s,
+            # A burst ends when every queue is empty.
+            skips_empty=not self.options.burst,
+        )
         exchanger = Exchanger(
             self._engine,
             RoundRobin(self.options.queues),
             session=self._session,
             admission=admission,
             backoff=self.backoff,
+            throttle=throttle,
             on_claimed=self._hold,
             on_answer=lambda answer: self._mailbox.post(lambda: self._take(answer)),
             fence_at=self._keeper.fence_at,
@@ -163,6 +175,7 @@ class Supervisor:
             dispatcher=self._dispatcher,
             reporter=self.reporter,
             options=self.options,
+            limited=limits,
         )
 
     # These may be called from any thread.
@@ -361,6 +374,8 @@ class Supervisor:
         if answer.admitted:
             self._take_in(answer.admitted)
         self._claim_cycle.answered(answer)
+        if answer.news:
+            self.reporter.limited(answer.news)
         if answer.problem is not None and self.options.burst:
             # A burst stops with this error; any other worker continues after a pause.
             self._shutdown.failure = answer.problem

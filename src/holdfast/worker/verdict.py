@@ -10,7 +10,9 @@ from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.metrics import End
+from holdfast.rates import Rate
 from holdfast.state.ownership import done_marks, first_run, is_owned, slot_names_of
+from holdfast.units import format_duration
 from holdfast.values import (
     Abandon,
     Ack,
@@ -29,7 +31,11 @@ from holdfast.values import (
 
 log = logging.getLogger("holdfast.worker")
 
-_RELEASES: Final = {Outcome.SNOOZED: End.SNOOZED, Outcome.POSTPONED: End.POSTPONED}
+_RELEASES: Final = {
+    Outcome.SNOOZED: End.SNOOZED,
+    Outcome.POSTPONED: End.POSTPONED,
+    Outcome.RATE_LIMITED: End.RATE_LIMITED,
+}
 _REJECTIONS: Final = {
     DeadReason.BAD_SIGNATURE: End.REJECTED_SIGNATURE,
     DeadReason.UNDECODABLE: End.REJECTED_UNDECODABLE,
@@ -78,6 +84,14 @@ def skipped(lease: JobLease, message: JobMessage, cell: Cell | None, now_us: int
     by = f" by job '{first.job_id}'" if first is not None and first.job_id else ""
     record = momentary(Outcome.SKIPPED, now_us, note=f"idempotency key '{message.idempotency_key}' was completed{by}")
     return Ack(lease=lease, record=msgspec.structs.replace(record, result=None if first is None else first.result))
+
+
+def put_off(lease: JobLease, rate: Rate, wait_s: float, now_us: int) -> Release:
+    """The settlement of a job that its rate limit puts off until its turn."""
+    delay = min(wait_s, MAX_DURATION_S)
+    note = f"put off for {format_duration(delay)} by the rate limit of {rate}"
+    record = momentary(Outcome.RATE_LIMITED, now_us, note=note)
+    return Release(lease=lease, delay=delay, unstarted=True, record=record)
 
 
 def released(lease: JobLease, now_us: int, note: str = "", *, delay: float = 0.0, unstarted: bool = False) -> Release:
@@ -133,7 +147,7 @@ def has_run(settlement: Settlement) -> bool:
     if record is None:
         return False
     match record.outcome:
-        case Outcome.SKIPPED | Outcome.REJECTED | Outcome.EXPIRED | Outcome.POSTPONED:
+        case Outcome.SKIPPED | Outcome.REJECTED | Outcome.EXPIRED | Outcome.POSTPONED | Outcome.RATE_LIMITED:
             return False
         case Outcome.CANCELLED | Outcome.INTERRUPTED:
             return record.started_us != record.ended_us

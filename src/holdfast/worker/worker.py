@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Self, TypeVar
 
 from msgspec import structs
 
@@ -16,15 +16,20 @@ from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import End, MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
+from holdfast.rates import Rate
+from holdfast.state.limits import Start, waits_of
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import ENTER_LIMIT_S, Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import carrying, end_of, policy_of, released, verdict_on
+from holdfast.worker.throttle import Throttle
+from holdfast.worker.verdict import carrying, end_of, has_run, policy_of, released, verdict_on
 
 log = logging.getLogger("holdfast.worker")
+
+T = TypeVar("T")
 
 EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
 
@@ -42,6 +47,7 @@ class QueueWorker:
         metrics: MetricsCollector,
         clock: Clock,
         copies: DeadLetterCopies,
+        limits: Mapping[str, Rate] | None = None,
     ) -> None:
         self.backend = backend
         self.copies = copies
@@ -52,6 +58,7 @@ class QueueWorker:
         self._session = new_session()
         self._admission = Admission(signer, runtime.registry, clock)
         self._retry = retry
+        self._throttle = Throttle(backend.state, limits or {}, clock)
         self._keeper = Keeper(backend, on_cancel=self._cancel, on_lost=self._lost)
         self.running: JobLease | None = None
         """The lease of the running job."""
@@ -60,15 +67,35 @@ class QueueWorker:
         """Process one job of the queue from claim to settlement, waiting up to `wait` seconds for one.
 
         If `unless` returns True once the job is claimed, the job is released instead: a worker that is shutting down
-        starts nothing.
+        starts nothing. If the queue has reached its rate limit, nothing is claimed: `retry_in` is when it has a token.
         """
+        is_limited = queue in self._throttle
+        # A token is taken only if there is probably a job, and never held while waiting for one.
+        if is_limited and wait > 0 and not self.has_work(queue, wait):
+            return EMPTY
+        if not self._throttle.take(queue, 1):
+            self.reporter.limited(self._throttle.news())
+            return self._throttle.refusal(queue)
+        try:
+            return self._claim_and_process(queue, 0.0 if is_limited else wait, unless)
+        finally:
+            self._throttle.refund()
+
+    def has_work(self, queue: str, wait: float) -> bool:
+        """Wait for a job of the queue; whether there may be one."""
+        give_up_at = self.clock.monotonic() + wait
+        self.backend.wait_for_work([queue], wait)
+        return self.clock.monotonic() < give_up_at
+
+    def _claim_and_process(self, queue: str, wait: float, unless: Callable[[], bool] | None) -> WorkerResult:
         leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
         self.backoff.answered()
+        self._throttle.claimed(queue, 1, len(leases))
         if not leases:
             return EMPTY
         self.reporter.fetched(queue, 1)
         if unless is not None and unless():
-            return self._settle(None, released(leases[0], self.clock.now_us()))
+            return self._settle(None, released(leases[0], self.clock.now_us(), unstarted=True))
         return self._process(leases[0])
 
     def interrupt(self) -> None:
@@ -107,21 +134,30 @@ class QueueWorker:
             raise
         if isinstance(settlement, End):
             self.reporter.ended(settlement, [lease])
+            self._throttle.owe(lease.queue)
             return WorkerResult(status=settlement.status, job_id=lease.id, queue=lease.queue)
         return self._settle(message, settlement)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        what = f"enter the slots of job {entries[0].lease.id}"
+        return self._insist(lambda: self.backend.enter(entries), what)
+
+    def _pay(self, starts: Sequence[Start]) -> list[float]:
+        return self._insist(lambda: waits_of(self.backend.state, starts), f"take a token for job {starts[0].job_id}")
+
+    def _insist(self, call: Callable[[], T], what: str) -> T:
+        """Repeat a call for a claimed job for a short time while the engine is unavailable."""
         give_up_at = self.clock.monotonic() + ENTER_LIMIT_S
         while True:
             try:
-                answers = self.backend.enter(entries)
+                answer = call()
             except BackendUnavailable as problem:
                 if self.clock.monotonic() >= give_up_at:
                     raise
-                self.clock.sleep(self.backoff.failed(problem, f"enter the slots of job {entries[0].lease.id}"))
+                self.clock.sleep(self.backoff.failed(problem, what))
             else:
                 self.backoff.answered()
-                return answers
+                return answer
 
     def _cancel(self, lease: JobLease) -> bool:
         return self._runtime.interrupt(lease.id, JobCancelRequested())
@@ -133,7 +169,7 @@ class QueueWorker:
         """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or how the
         delivery ended if its lease has already ended.
         """
-        admitted = self._admission.admit([lease], self._enter)
+        admitted = self._admission.admit([lease], self._enter, self._pay)
         for refusal in admitted.refusals:
             return refusal.message, refusal.settlement
         if not admitted.messages:
@@ -155,6 +191,8 @@ class QueueWorker:
             held = self._settle_until_answered(settlement)
         finally:
             self.reporter.settled([(settlement, message)], [held])
+        if not has_run(settlement):
+            self._throttle.owe(settlement.lease.queue)
         end = End.UNSETTLED if held is None else end_of(settlement) if held else End.LOST_LEASE
         return result_of(settlement, message, end.status)
 

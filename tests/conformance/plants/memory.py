@@ -633,6 +633,14 @@ class RefundWithoutLimit(MemoryState):
         ]
 
 
+class SpendOfNothingAnswersNothing(MemoryState):
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        return [
+            spent if one.tokens else Spent(tokens=0, wait_s=0.0)
+            for one, spent in zip(spends, super().spend(spends), strict=True)
+        ]
+
+
 class SpendReadsThenWrites(MemoryState):
     """All callers read the same bucket before any of them takes from it."""
 
@@ -756,6 +764,7 @@ BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
     ExpiredUntilItIsSwept: "test_an_expired_cell_is_absent_before_it_is_swept",
     SweepTakesLiveCells: "test_sweeping_deletes_only_what_has_expired",
     RefundWithoutLimit: "test_a_refund_never_fills_a_bucket_above_its_burst",
+    SpendOfNothingAnswersNothing: "test_a_spend_of_nothing_answers_how_full_the_bucket_is",
     SpendReadsThenWrites: "test_a_bucket_grants_its_burst_and_then_its_rate",
     WritesOfTheWholeBatch: "test_a_refused_settlement_carries_nothing",
     WritesOfARepetition: "test_a_repeated_settlement_carries_nothing_twice",

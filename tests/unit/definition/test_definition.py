@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.definition import JobDefinition, JobOptions
+from holdfast.definition import JobBuilder, JobDefinition, JobOptions
 from holdfast.definition.definition import MAX_DURATION_S, check_id, check_queue, unique
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.values import Backoff, BackoffStrategy, OnConflict, UniqueScope
@@ -237,14 +237,26 @@ def test_a_definition_cannot_be_changed() -> None:
         MAIL.queue = "other"  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize("option", ["idempotency_key", "concurrency_key", "unique"])
+@pytest.mark.parametrize("option", ["idempotency_key", "concurrency_key", "rate_key", "unique"])
 @pytest.mark.parametrize("key", ["", "a\nb", "\x00", "x" * 401, "\ud800", 7])
 def test_a_key_is_short_printable_text(option: str, key: Any) -> None:
     wrong: Any = {option: key}
     with pytest.raises(DefinitionError, match=option):
         JobDefinition(handler="send").with_options(**wrong)
     right: Any = {option: "é" * 200}
-    JobDefinition(handler="send").with_options(**right)
+    JobDefinition(handler="send", rate_limit="10/s").with_options(**right)
+
+
+@pytest.mark.parametrize(
+    ("rate", "normal"),
+    [("10/s", "10/s"), (" 600 / Minute ", "600/min"), (60, "60/min"), ("2/s,burst=5", "2/s,burst=5"), (0, None)],
+)
+def test_a_rate_limit_has_one_spelling(rate: str | float, normal: str | None) -> None:
+    definition = JobDefinition(handler="send", rate_limit="1/d").with_options(rate_limit=rate)
+    assert definition.rate_limit == normal
+    by_builder = JobBuilder("send").rate_limit(rate).definition()
+    assert by_builder.rate_limit == normal
+    assert JobBuilder("send").rate_limit("1/s", key="tenant-3").definition().rate_key == "tenant-3"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +264,10 @@ def test_a_key_is_short_printable_text(option: str, key: Any) -> None:
     [
         ({"idempotency_ttl": 5}, "idempotency_ttl has no effect without idempotency_key"),
         ({"concurrency": 2}, "concurrency has no effect without concurrency_key"),
+        ({"rate_key": "tenant-3"}, "rate_key has no effect without rate_limit; set rate_limit as well"),
+        ({"rate_key": "tenant-3", "rate_limit": 0}, "rate_key has no effect without rate_limit"),
+        ({"rate_limit": "often"}, "rate_limit 'often': write a number and a unit, such as 10/s"),
+        ({"rate_limit": ["10/s"]}, "rate_limit must be text such as '10/s', or a number per minute"),
         ({"unique_for": "waiting"}, "unique_for has no effect without unique"),
         ({"on_conflict": "reject"}, "on_conflict has no effect without unique"),
         ({"unique": "k", "unique_for": "ever"}, "unique_for must be 'open', 'waiting' or a duration"),

@@ -694,3 +694,59 @@ def test_hooks_get_the_ids_of_the_jobs_that_exist(app: Holdfast) -> None:
     send = hf.job(key="send", unique="k")(lambda: None)
     first, second = send.enqueue(), send.enqueue()
     assert ids == [first.id, second.id] == [first.id, first.id]
+
+
+def test_a_limited_queue_delays_its_jobs_and_no_others(app: Holdfast) -> None:
+    hf = Holdfast("memory://", settings=Settings(limits={"mail": "60/min"}))
+    times: list[tuple[str, float]] = []
+    with JobKit(hf) as kit:
+        began = kit.now()
+
+        @hf.job
+        def note(name: str) -> None:
+            times.append((name, round((kit.now() - began).total_seconds())))
+
+        for number in range(3):
+            note.options(queue="mail").enqueue(f"mail {number}")
+        note.options(delay=1.5).enqueue("other")
+        assert kit.drain(within=1.7) == {"succeeded": 3}
+        assert times == [("mail 0", 0), ("mail 1", 1), ("other", 2)]
+        assert kit.drain() == {"succeeded": 1}
+        assert times[-1] == ("mail 2", 2)
+        assert hf.limiter(queue="mail").usage().available == 0
+
+
+def test_a_job_with_a_rate_limit_is_put_off_to_its_time(kit: JobKit, app: Holdfast) -> None:
+    @app.job(rate_limit="1/h", rate_key="tenant-3")
+    def sync(number: int) -> None:
+        RAN.append(number)
+
+    began = kit.now()
+    for number in range(3):
+        sync.enqueue(number)
+    assert kit.drain() == {"succeeded": 3, "rate_limited": 2}
+    assert RAN == [0, 1, 2]
+    assert (kit.now() - began).total_seconds() == pytest.approx(7200, abs=60)
+    kit.assert_enqueued(sync, count=3, rate_limit="1/h", rate_key="tenant-3")
+    kit.refute_enqueued(sync, rate_limit="2/h")
+
+
+def test_a_limit_of_ones_own_code_snoozes_the_job(kit: JobKit, app: Holdfast) -> None:
+    maps = app.limiter("maps", "60/min")
+
+    @app.job
+    def locate() -> None:
+        maps.throttle()
+
+    for _ in range(2):
+        locate.enqueue()
+    assert kit.drain() == {"succeeded": 2, "snoozed": 1}
+
+
+def test_inline_jobs_wait_for_their_limit_in_simulated_time(app: Holdfast) -> None:
+    hf = Holdfast("sync://", settings=Settings(limits={"mail": "1/h"}))
+    send = hf.job(queue="mail", key="send")(lambda: RAN.append("sent"))
+    with hf:
+        for _ in range(3):
+            send.enqueue()
+    assert RAN == ["sent"] * 3

@@ -143,10 +143,13 @@ def _document(result: WorkerResult) -> ResultDocument:
     return ResultDocument(**{name: getattr(result, name) for name in result.__struct_fields__})
 
 
-_MARKS: Final = {WorkerStatus.ACKED: "✓", WorkerStatus.SKIPPED_IDEMPOTENT: "•"}
+_MARKS: Final = {WorkerStatus.ACKED: "✓", WorkerStatus.SKIPPED_IDEMPOTENT: "•", WorkerStatus.RATE_LIMITED: "•"}
 
 
 def _line(result: WorkerResult) -> str:
+    if result.job_id is None:
+        wait = format_duration(result.retry_in or 0)
+        return f"• queue {result.queue} has reached its rate limit; the next job starts in {wait}"
     mark = _MARKS.get(result.status, "✗")
     return f"{mark} {result.job or '?'} {result.job_id} {_outcome(result)}"
 
@@ -167,6 +170,8 @@ def _outcome(result: WorkerResult) -> str:
             return f"requeued{error}{again}"
         case WorkerStatus.RELEASED:
             return f"requeued{f', due in {format_duration(result.retry_in)}' if result.retry_in else ''}"
+        case WorkerStatus.RATE_LIMITED:
+            return f"put off by its rate limit; due in {format_duration(result.retry_in or 0)}"
         case WorkerStatus.SKIPPED_IDEMPOTENT:
             return "skipped: another job has completed its idempotency key"
         case WorkerStatus.LOST_LEASE:
@@ -187,6 +192,7 @@ def _farewell(supervisor: Supervisor) -> str:
         "cancelled": tally[WorkerStatus.CANCELLED],
         "skipped": tally[WorkerStatus.SKIPPED_IDEMPOTENT],
         "requeued": tally[WorkerStatus.RELEASED],
+        "put off by a rate limit": tally[WorkerStatus.RATE_LIMITED],
         "taken over by another worker": tally[WorkerStatus.LOST_LEASE],
     }
     shown = [f"{number:,} {what}" for what, number in parts.items() if number or what == "done"]

@@ -199,6 +199,22 @@ class StateLaws:
         ask(-50)
         assert ask(50) == 3
 
+    def test_a_spend_of_nothing_answers_how_full_the_bucket_is(self, lab: Lab) -> None:
+        """With a burst of 1, the next token is free when the bucket is full."""
+
+        def ask(tokens: int, burst: int) -> tuple[int, float]:
+            [spent] = lab.engine.state.spend([Spend(bucket="b", tokens=tokens, per_s=2, burst=burst)])
+            return spent.tokens, spent.wait_s
+
+        assert ask(0, 1) == (0, 0.0)
+        assert ask(4, 4)[0] == 4
+        for _ in range(2):
+            granted, wait = ask(0, 1)
+            assert granted == 0
+            assert 2.0 - 3 * lab.grain_s <= wait <= 2.0
+        assert ask(-4, 1)[1] <= lab.grain_s
+        assert ask(4, 4)[0] == 4
+
     def test_spends_from_one_bucket_are_applied_in_order(self, lab: Lab) -> None:
         asked = [Spend(bucket=name, tokens=2, per_s=0.001, burst=3) for name in ("b", "a", "b", "b")]
         assert [spent.tokens for spent in lab.engine.state.spend(asked)] == [2, 2, 1, 0]

@@ -68,6 +68,8 @@ class SyncEngine(MemoryEngine):
             result = process_once(soonest.envelope.queue)
             if result.status is WorkerStatus.EMPTY:
                 return
+            if result.job_id is None:  # the queue has reached its rate limit
+                self.clock.advance(result.retry_in or 0.0)
             if result.status is WorkerStatus.RELEASED and result.error is not None:
                 # Elsewhere it would wait for a deployment; here nothing can change before the caller continues.
                 self.cancel(str(result.job_id), result.error.message)
