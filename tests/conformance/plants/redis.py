@@ -47,6 +47,7 @@ PROMOTE = part("promote")
 READ = part("read")
 REAP = part("reap")
 RENEW = part("renew")
+RESIZE = part("resize")
 REPLAY = part("replay")
 REPORT = part("report")
 RESCHEDULE = part("reschedule")
@@ -514,7 +515,22 @@ BUGS: dict[str, Bug] = {
         "test_repeating_an_entry_returns_the_same_fence", (ENTER, "if is_repeated then", "if false then")
     ),
     "more holders than places": bug(
-        "test_as_many_jobs_enter_as_the_slot_has_places", (ENTER, "return others >= size", "return others > size")
+        "test_as_many_jobs_enter_as_the_slot_has_places",
+        (ENTER, "return others >= locked._size(name, size)", "return others > size"),
+    ),
+    "stored size ignored": bug(
+        "test_a_slot_of_size_0_admits_no_job_and_promotes_none", (SLOTS, "0 or stored or size", "0 or size")
+    ),
+    "closed slot admits": bug(
+        "test_a_closed_slot_admits_no_job_before_its_time", (SLOTS, "closed_until > now and 0 or stored", "stored")
+    ),
+    "closed slot never opens": bug(
+        "test_a_slot_that_was_closed_admits_its_size_afterwards",
+        (SLOTS, "closed_until > now and", "closed_until > 0 and"),
+    ),
+    "resized though a condition failed": bug(
+        "test_a_refused_write_resizes_nothing",
+        (RESIZE, "if not versions then", "locked.resize(cmsgpack.unpack(ARGV[2]))\nif not versions then"),
     ),
     "blocked job stays held": bug(
         "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost", (SLOTS, "      let_go(token, queue, { id })\n", "")

@@ -6,7 +6,7 @@ local names = call('ZRANGEBYLEX', base .. 'waited', '(' .. ARGV[1], '+', 'LIMIT'
 local chosen, number, last = {}, 0, #names == limit and names[limit]
 for _, name in ipairs(names) do
   locked._read({ [name] = true })
-  if next(gone[name]) or not next(taken[name]) then
+  if locked._size(name, 1) > 0 and (next(gone[name]) or not next(taken[name])) then
     chosen[name] = true
     number = number + 1
     if number == most then

@@ -1,15 +1,15 @@
 -- Slots: the decisions of `contract/slots.py`, repeated on the keys of this server. Functions have the same names and
 -- decide in the same order as there: `rows` are the rows of slots, `locked` is `LockedSlots`. Scripts run one at a
--- time, so no slot has to be locked. No size is stored that could override the one in a message.
+-- time, so no slot has to be locked.
 --
 -- No function fails because of a damaged key. An index of the wrong type is set aside where it is found. Values in the
 -- others are compared with the record of the job, which is authoritative.
 local PROMOTION_US, PROMOTE_AT_ONCE, MAX_PROMOTIONS = 5000000, 16, 1000
 
 local rows, locked = {}, {}
--- By name: the last fence number of each slot, the places that are taken (by job), and jobs whose place is no longer
--- valid.
-local fences, taken, gone = {}, {}, {}
+-- By name: the last fence number of each slot, the places that are taken (by job), jobs whose place is no longer valid,
+-- and the size that was set.
+local fences, taken, gone, sizes = {}, {}, {}, {}
 
 -- The reply of a command that reads an index, which is a list.
 local function found_in(command, name, ...)
@@ -84,6 +84,27 @@ local function unblock(id, field, queue, priority, due)
     stop_waiting(slot, queue, member_of(id, priority, due))
   end
   write('ZREM', 'blocked:' .. queue, { id })
+end
+
+-- The size that was set for a slot, if any, and until when the slot admits no job.
+function rows.size(name)
+  if not sizes[name] then
+    local size, closed_until = string.match(text(try('HGET', base .. 'sizes', name)) or '', '^(%d+) (%d+)$')
+    sizes[name] = { tonumber(size), time_of(closed_until) }
+  end
+  return unpack(sizes[name], 1, 2)
+end
+
+-- Change the sizes of slots: name, size (false for the sizes in the messages), and for how long the slot is closed.
+function rows.resize(resizes)
+  for _, one in ipairs(resizes) do
+    local name, size, closed_for = unpack(one)
+    if size then
+      write('HSET', 'sizes', { name, digits(size) .. ' ' .. digits(closed_for > 0 and now + closed_for or 0) })
+    else
+      write('HDEL', 'sizes', { name })
+    end
+  end
 end
 
 function rows.places(names)
@@ -198,6 +219,22 @@ function locked.promote(names)
   return locked._promote(names)
 end
 
+function locked.resize(resizes)
+  local names = {}
+  for _, one in ipairs(resizes) do
+    names[one[1]] = true
+  end
+  rows.resize(resizes)
+  locked._read(names)
+  return locked._promote(names)
+end
+
+-- The current size of a slot: 0 while it is closed, else the one that was set, or the one in the message.
+function locked._size(name, size)
+  local stored, closed_until = rows.size(name)
+  return closed_until > now and 0 or stored or size
+end
+
 local function sorted(names)
   local found = {}
   for name in pairs(names) do
@@ -270,7 +307,7 @@ function locked._reserve(waiter, is_finished)
       ahead = ahead + 1
     end
   end
-  if ahead >= waiter.size and not is_finished then
+  if ahead >= locked._size(waiter.slot, waiter.size) and not is_finished then
     return false
   end
   waiter.before = places[waiter.number]
