@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.definition import JobBuilder, JobDefinition, JobOptions
-    from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
+    from holdfast.errors import CircuitOpen, HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import AsyncJobHandle, JobHandle
     from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
@@ -23,6 +23,7 @@ __all__ = [
     "BackoffPolicy",
     "BackoffStrategy",
     "Cancel",
+    "CircuitOpen",
     "DeadReason",
     "Depends",
     "ExecutionResult",
@@ -52,7 +53,7 @@ __all__ = [
 _HOMES = {
     "holdfast.app": ("Holdfast",),
     "holdfast.definition": ("JobBuilder", "JobDefinition", "JobOptions"),
-    "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
+    "holdfast.errors": ("CircuitOpen", "HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
     "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),

@@ -25,6 +25,7 @@ HoldfastError
 │   ├── LeaseLost               the run no longer holds the lease on its job
 │   ├── ForeignDatabase         the file or schema belongs to another program
 │   └── SchemaTooNew            the schema was created by a newer version of Holdfast
+├── CircuitOpen                 a circuit breaker is open, so a call was not made
 └── JobError                    a job has no result to return
     ├── UnknownJob              there is no record with that id
     ├── JobFailed               it is dead
@@ -33,6 +34,7 @@ HoldfastError
 """
 
 from holdfast.plaintext import abridged
+from holdfast.units import format_duration
 
 
 class HoldfastError(Exception):
@@ -172,6 +174,19 @@ class ForeignDatabase(BackendError):
 
 class SchemaTooNew(BackendError):
     """The schema was created by a newer version of Holdfast."""
+
+
+class CircuitOpen(HoldfastError):
+    """A circuit breaker is open, so a call was not made. If a job raises it, the job runs again after `retry_after`
+    seconds, and no attempt is counted.
+    """
+
+    def __init__(self, name: str, retry_after: float) -> None:
+        super().__init__(
+            f"the circuit '{abridged(name)}' is open, so the call was not made; retry in {format_duration(retry_after)}"
+        )
+        self.name = name
+        self.retry_after = retry_after
 
 
 class JobError(HoldfastError):

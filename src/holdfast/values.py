@@ -168,6 +168,7 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     single_instance: bool = False
     concurrency_key: str | None = None
     concurrency: int = 1
+    breaker: str | None = None
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:

@@ -85,6 +85,10 @@ class JobBuilder:
         """Run at most `concurrency` jobs with this key at a time; the others wait."""
         return self._set(concurrency_key=key, concurrency=concurrency)
 
+    def breaker(self, name: str) -> "JobBuilder":
+        """Wait while the circuit with this name is open, without counting an attempt."""
+        return self._set(breaker=name)
+
     def unique(
         self,
         key: str | None = None,

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from holdfast.codec import encode_payload, encode_value
+from holdfast.errors import CircuitOpen
 from holdfast.execution.failure import describe_error, name_of, traceback_of
 from holdfast.execution.output import cut
 from holdfast.execution.timeout import CallResult, JobCancelRequested, JobInterrupted, JobTimeout
@@ -31,6 +32,9 @@ def attempt_result(
         return replace(returned, outcome=Outcome.SNOOZED, snooze_s=value.delay_s)
     if isinstance(value, Cancel):
         return replace(returned, outcome=Outcome.CANCELLED, cancel_reason=cut(value.reason, _NOTE_LIMIT))
+    if isinstance(ended.raised, CircuitOpen):
+        note = cut(str(ended.raised), _NOTE_LIMIT)
+        return replace(returned, outcome=Outcome.SNOOZED, snooze_s=ended.raised.retry_after, note=note)
     if ended.raised is not None:
         return failed(ended.raised, returned, no_retry=isinstance(ended.raised, tuple(no_retry)))
     encoded, note = _encoded(ended.value)
