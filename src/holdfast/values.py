@@ -715,6 +715,7 @@ class WorkerStatus(StrEnum):
     CANCELLED = "cancelled"
     SKIPPED_IDEMPOTENT = "skipped-idempotent"
     LOST_LEASE = "lost-lease"
+    CIRCUIT_OPEN = "circuit-open"
     ERROR = "error"
 
 

@@ -13,6 +13,7 @@ from holdfast.extensions import Extensions
 from holdfast.handlers import CommandHandler, HandlerRegistry
 from holdfast.job import AnyJob
 from holdfast.queues.contract import Engine
+from holdfast.state.breakers import Rule
 from holdfast.state.facts import COMMAND_FACTS, Facts
 from holdfast.values import DEFAULT_QUEUE, Progress, WorkerResult
 
@@ -67,7 +68,13 @@ class WorkerFactory:
             retry=self._extensions.retry_policy,
             metrics=self._extensions.metrics,
             clock=engine.clock,
+            breaker=self._breaker,
         )
+
+    @property
+    def _breaker(self) -> Rule:
+        """The rule of the circuits of queues."""
+        return Rule(failures=self._settings.breaker_failures, cooldown=self._settings.breaker_cooldown)
 
     def runtime(
         self,
@@ -151,6 +158,7 @@ class WorkerFactory:
             reporter=Reporter(metrics, listener=on_results),
             options=options,
             version=self._version,
+            breaker=self._breaker,
             notifier=notifier,
             session_dir=session_dir,
         )

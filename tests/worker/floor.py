@@ -25,6 +25,7 @@ from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
+from holdfast.state.breakers import Rule
 from holdfast.values import (
     AttemptRecord,
     Backoff,
@@ -42,10 +43,12 @@ from holdfast.values import (
     Spend,
     Spent,
     StopOrder,
+    WorkerResult,
     WorkerStatus,
     Write,
 )
 from holdfast.worker.admission import Admission
+from holdfast.worker.circuits import DEFAULT_RULE
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
@@ -285,6 +288,8 @@ class Floor:
         unknown_to_children: str = "",
         max_jobs_per_child: int = 0,
         max_memory_bytes: int = 0,
+        listener: Callable[[Sequence[WorkerResult]], None] | None = None,
+        breaker: Rule = DEFAULT_RULE,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -301,9 +306,10 @@ class Floor:
             registry=registry,
             admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
-            reporter=Reporter(InMemoryMetrics()),
+            reporter=Reporter(InMemoryMetrics(), listener=listener),
             options=chosen,
             version="0",
+            breaker=breaker,
         )
 
     def start(self, **options: Any) -> Running:

@@ -124,7 +124,7 @@ class ClaimCycle:
         asked, self._asked, self._is_waiting = self._asked, None, False
         if answer.problem is not None:
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
-        elif answer.request.limits:
+        elif answer.request.limits and not answer.is_refused:
             self._finished_when_dry = None if answer.admitted else self._finished_when_asked
         if asked:
             self._holdings.answered(asked, answer.held)

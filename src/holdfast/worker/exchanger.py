@@ -8,8 +8,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,11 +20,15 @@ from holdfast.units import counted
 from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement
 from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.round_robin import RoundRobin
 from holdfast.worker.verdict import released
 from holdfast.worker.wake_pipe import WakePipe
 
 log = logging.getLogger("holdfast.exchanger")
+
+# How long a request waits while a circuit is open, if it would not wait at all.
+REFUSED_WAIT_S: Final = 0.1
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -35,12 +40,15 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 
 
 class EngineAnswer(Struct, frozen=True, kw_only=True):
-    """The result of a request. `held` is None for a settlement without an answer before its lease expired."""
+    """The result of a request. `held` is None for a settlement without an answer before its lease expired.
+    `is_refused`: a circuit is open, so at least one queue was not claimed from.
+    """
 
     request: EngineRequest
     held: Sequence[bool | None] = ()
     admitted: Admitted = Admitted()
     problem: Exception | None = None
+    is_refused: bool = False
 
 
 class Exchanger:
@@ -58,6 +66,7 @@ class Exchanger:
         session: bytes,
         admission: Admission,
         backoff: EngineBackoff,
+        circuits: QueueCircuits,
         on_claimed: Callable[[Sequence[JobLease]], None],
         on_answer: Callable[[EngineAnswer], None],
         fence_at: Callable[[JobLease], float],
@@ -67,6 +76,10 @@ class Exchanger:
         self._session = session
         self._admission = admission
         self._backoff = backoff
+        self._circuits = circuits
+        circuits.on_ready = self.nudge
+        # The tokens of claims that were given up without an answer: they may have been applied.
+        self._unanswered: dict[str, str] = {}
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
@@ -104,10 +117,17 @@ class Exchanger:
             self._pipe.close()
 
     def _run(self) -> None:
+        self._recall()
         while (request := self._requests.get()) is not None:
             answer = self._process(request)
             self._pipe.drain()
             self._on_answer(answer)
+
+    def _recall(self) -> None:
+        try:
+            self._circuits.recall(self._turns.queues)
+        except BackendError as problem:
+            log.debug("the circuits of the queues could not be read: %s", problem)
 
     def _process(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)
@@ -119,9 +139,11 @@ class Exchanger:
                     leases = self._claim(request.limits)
             elif request.limits:
                 leases = self._claim(request.limits)
-            if not leases and request.limits and request.wait_s > 0:
+            is_refused = not leases and len(self._admitted(request.limits)) < len(request.limits)
+            if not leases and request.limits and (request.wait_s > 0 or (is_refused and not request.settlements)):
                 leases = self._wait_for_work(request)
-            return EngineAnswer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+            admitted = self._admit(leases) if leases else Admitted()
+            return EngineAnswer(request=request, held=held, admitted=admitted, is_refused=is_refused)
         except Exception as problem:
             if isinstance(problem, BackendError):
                 log.warning("could not claim jobs; any that were already claimed are released: %s", problem)
@@ -163,10 +185,16 @@ class Exchanger:
         return Admitted(refusals=[Refusal(settlement=one) for one in returns])
 
     def _wait_for_work(self, request: EngineRequest) -> list[JobLease]:
-        give_up_at = time.monotonic() + request.wait_s
+        give_up_at = time.monotonic() + (request.wait_s or REFUSED_WAIT_S)
         while (left := give_up_at - time.monotonic()) > 0:
+            queues = self._admitted(self._turns.queues)
+            if refused := [queue for queue in self._turns.queues if queue not in queues]:
+                left = min(left, self._circuits.wait_s(refused))
             try:
-                self._backend.wait_for_work(self._turns.queues, left, wake=self._pipe.fileno())
+                if queues:
+                    self._backend.wait_for_work(queues, left, wake=self._pipe.fileno())
+                else:
+                    self._backend.clock.wait(left, [self._pipe.fileno()])
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
             if self._pipe.drain():
@@ -176,6 +204,10 @@ class Exchanger:
                 return leases
         return []
 
+    def _admitted(self, queues: Iterable[str]) -> list[str]:
+        """Those of these queues whose circuits are not open."""
+        return [queue for queue in queues if self._circuits.admits(queue)]
+
     def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease]]:
         """Settle, and claim in the same transaction from the queue whose turn it is.
 
@@ -184,8 +216,8 @@ class Exchanger:
         settlements = request.settlements
         answers: list[bool | None] = [None] * len(settlements)
         open_: Sequence[int] = range(len(settlements))
-        queue = next(iter(self._turns.order(request.limits)), None)
-        token = new_owner_token(self._session)
+        queue = next(iter(self._turns.order(self._admitted(request.limits))), None)
+        token = self._token(queue)
         leases: list[JobLease] = []
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
@@ -193,9 +225,12 @@ class Exchanger:
                 if queue is not None:
                     held, leases = self._backend.exchange(batch, queue, request.limits[queue], owner_token=token)
                     self._turns.took(queue, len(leases))
+                    self._circuits.claimed(queue)
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
+                if queue is not None and not self._goes_on(queue, token, problem):
+                    queue = None  # the settlements are repeated without a claim
                 self._back_off(problem, f"settle {counted(len(batch), 'job')}", self._is_hurried)
             except Exception:
                 # One of them cannot be written; the others must still be settled.
@@ -227,6 +262,8 @@ class Exchanger:
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
         """Claim from the first queue that has jobs, in the order of the round robin."""
         for queue in self._turns.order(limits):
+            if not self._circuits.admits(queue):
+                continue
             leases = self._claim_from(queue, limits[queue])
             self._turns.took(queue, len(leases))
             if leases:
@@ -234,18 +271,36 @@ class Exchanger:
         return []
 
     def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
-        token = new_owner_token(self._session)
+        token = self._token(queue)
         while True:
             try:
                 # With the same token, a repeated claim finds the jobs of one whose answer was lost.
                 leases = self._backend.claim(queue, limit, owner_token=token)
             except BackendUnavailable as problem:
+                if not self._goes_on(queue, token, problem):
+                    return []
                 self._back_off(problem, "claim jobs", self._is_leaving)
                 if self._is_leaving.is_set():
                     return []
+            except BackendError as problem:
+                self._goes_on(queue, token, problem)
+                raise
             else:
                 self._backoff.answered()
+                self._circuits.claimed(queue)
                 return leases
+
+    def _token(self, queue: str | None) -> str:
+        """The token of the next claim from this queue: a new one, unless the last claim was given up."""
+        return self._unanswered.pop(queue or "", "") or new_owner_token(self._session)
+
+    def _goes_on(self, queue: str, token: str, problem: BackendError) -> bool:
+        """Count a failed claim. Returns whether it may be repeated; if not, the next claim repeats it."""
+        self._circuits.failed(queue, problem)
+        if self._circuits.admits(queue):
+            return True
+        self._unanswered[queue] = token
+        return False
 
     def _back_off(self, problem: BackendUnavailable, what: str, unless: threading.Event) -> None:
         unless.wait(self._backoff.failed(problem, what))

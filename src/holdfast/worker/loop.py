@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from holdfast.errors import BackendUnavailable
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.units import format_duration
 from holdfast.values import ErrorInfo, WorkerResult, WorkerStatus
 from holdfast.worker.backoff import pause_after
@@ -38,6 +39,7 @@ class WorkerLoop:
         self._max_jobs = max_jobs
         self._on_result = on_result
         self._is_stopping = False
+        self._refusing: set[str] = set()
         self._maintenance = Maintenance(
             worker.backend, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
         )
@@ -50,9 +52,14 @@ class WorkerLoop:
     def run(self) -> None:
         """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
         failures = 0
+        if not self._burst:
+            with suppress(BackendError):
+                self._worker.circuits.recall(self._queues)
         while not self._is_stopping:
             try:
-                self._maintenance.run_due()
+                if self._maintenance.run_due():
+                    self._worker.circuits.answered()
+                    self._worker.circuits.note()
                 worked = self._turn()
             except Exception as problem:
                 if self._burst:
@@ -62,7 +69,9 @@ class WorkerLoop:
                 continue
             failures = 0
             if self._burst and not worked:
-                return
+                break
+        with suppress(BackendError):
+            self._worker.circuits.note()
 
     def _recover(self, problem: Exception, failures: int) -> None:
         """Report the problem and wait a little: one outage, or one bad row, must not end the worker."""
@@ -83,6 +92,10 @@ class WorkerLoop:
             if self._is_stopping:
                 break
             result = self._worker.process_once(queue, wait=self._wait(worked, queue), unless=lambda: self._is_stopping)
+            if result.status is WorkerStatus.CIRCUIT_OPEN:
+                self._refused(queue, result, worked)
+                continue
+            self._refusing.discard(queue)
             if result.status is WorkerStatus.EMPTY:
                 continue
             worked = True
@@ -92,6 +105,15 @@ class WorkerLoop:
             if self._max_jobs and self.jobs_done >= self._max_jobs:
                 self.stop()
         return worked
+
+    def _refused(self, queue: str, result: WorkerResult, worked: bool) -> None:
+        """Report a queue whose circuit has opened, once, and do not ask again at once."""
+        if queue not in self._refusing:
+            self._refusing.add(queue)
+            if self._on_result is not None:
+                self._on_result(result)
+        if wait_s := self._wait(worked, queue):
+            self._worker.clock.sleep(wait_s)
 
     def _wait(self, worked: bool, queue: str) -> float:
         """Wait only on the last queue of a turn without work; if there are several queues, only briefly."""

@@ -92,11 +92,18 @@ class Reporter:
         for (status, queue), number in ends.items():
             self._add(status, queue, number, counts)
         self._count(counts, durations)
+        self._pass_on(results)
+
+    def circuit_open(self, queue: str) -> None:
+        """Report that no jobs are claimed from the queue until its circuit closes."""
+        self._pass_on([WorkerResult(status=WorkerStatus.CIRCUIT_OPEN, queue=queue)])
+
+    def _pass_on(self, results: Sequence[WorkerResult]) -> None:
         if self._listener is not None and results:
             try:
                 self._listener(results)
             except Exception:  # the listener is the application's code; jobs must not suffer from it
-                log.exception("the result listener failed for %s", counted(len(results), "job"))
+                log.exception("the result listener failed for %s", counted(len(results), "result"))
 
     def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
         """Count jobs that were acknowledged, given how many seconds each of them took, by queue."""

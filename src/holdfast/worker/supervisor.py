@@ -22,11 +22,13 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.units import format_duration
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
+from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.claim_cycle import ClaimCycle
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.exchanger import EngineAnswer, Exchanger
@@ -70,6 +72,7 @@ class Supervisor:
         reporter: Reporter,
         options: WorkerOptions,
         version: str,
+        breaker: Rule = DEFAULT_RULE,
         notifier: Notifier | None = None,
         session_dir: Path | None = None,
     ) -> None:
@@ -81,6 +84,13 @@ class Supervisor:
         self.options = options
         self.reporter = reporter
         self.backoff = EngineBackoff(engine.clock)
+        self._circuits = QueueCircuits(
+            Breakers(engine.state),
+            engine.clock,
+            breaker,
+            on_open=lambda queue: self._mailbox.post(lambda: reporter.circuit_open(queue)),
+        )
+        self.backoff.subscribe(lambda problem: self._circuits.answered() if problem is None else None)
         self.claimed = 0
         self.turned_at = time.monotonic()
         self._engine = engine
@@ -119,6 +129,7 @@ class Supervisor:
             self._engine,
             self._maintenance,
             LiveOutputs(self._engine, lambda: self._pool.flights()),
+            self._circuits,
             worker_id=self.id,
             report=self.report,
             # Only the jobs that the report lists: otherwise, a job that is missing from the report would be reported
@@ -148,6 +159,7 @@ class Supervisor:
             session=self._session,
             admission=admission,
             backoff=self.backoff,
+            circuits=self._circuits,
             on_claimed=self._hold,
             on_answer=lambda answer: self._mailbox.post(lambda: self._take(answer)),
             fence_at=self._keeper.fence_at,

@@ -16,9 +16,11 @@ from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
 from holdfast.worker.verdict import carrying, policy_of, released, status_of, verdict_on
@@ -40,11 +42,14 @@ class QueueWorker:
         retry: RetryPolicy,
         metrics: MetricsCollector,
         clock: Clock,
+        breaker: Rule = DEFAULT_RULE,
     ) -> None:
         self.backend = backend
         self.clock = clock
         self.reporter = Reporter(metrics)
         self.backoff = EngineBackoff(clock)
+        self.circuits = QueueCircuits(Breakers(backend.state), clock, breaker)
+        self.backoff.subscribe(lambda problem: self.circuits.answered() if problem is None else None)
         self._runtime = runtime
         self._session = new_session()
         self._admission = Admission(signer, runtime.registry, clock)
@@ -57,10 +62,17 @@ class QueueWorker:
         """Process one job of the queue from claim to settlement, waiting up to `wait` seconds for one.
 
         If `unless` returns True once the job is claimed, the job is released instead: a worker that is shutting down
-        starts nothing.
+        starts nothing. While the circuit of the queue is open, no job is claimed.
         """
-        leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
+        if not self.circuits.admits(queue):
+            return WorkerResult(status=WorkerStatus.CIRCUIT_OPEN, queue=queue)
+        try:
+            leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
+        except BackendError as problem:
+            self.circuits.failed(queue, problem)
+            raise
         self.backoff.answered()
+        self.circuits.claimed(queue)
         if not leases:
             return EMPTY
         self.reporter.fetched(queue, 1)
