@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.dead_letters import DeadLetter
     from holdfast.definition import JobBuilder, JobDefinition, JobOptions
     from holdfast.errors import CircuitOpen, HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
@@ -24,6 +25,7 @@ __all__ = [
     "BackoffStrategy",
     "Cancel",
     "CircuitOpen",
+    "DeadLetter",
     "DeadReason",
     "Depends",
     "ExecutionResult",
@@ -52,6 +54,7 @@ __all__ = [
 # Where each public name lives. They are loaded when they are asked for, so that `holdfast --help` loads none of them.
 _HOMES = {
     "holdfast.app": ("Holdfast",),
+    "holdfast.dead_letters": ("DeadLetter",),
     "holdfast.definition": ("JobBuilder", "JobDefinition", "JobOptions"),
     "holdfast.errors": ("CircuitOpen", "HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),

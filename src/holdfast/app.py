@@ -15,6 +15,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
+from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import check_breaker, check_definition
 from holdfast.deployment import DEFAULT, Deployment
@@ -33,7 +34,7 @@ from holdfast.queues.contract import Engine
 from holdfast.queues.opening import Mode
 from holdfast.state.breakers import Breaker, Breakers, rule_of
 from holdfast.state.facts import COMMAND_FACTS, Facts
-from holdfast.values import DEFAULT_QUEUE, Accepted, JobEnvelope, OnConflict, Progress, WorkerResult
+from holdfast.values import Accepted, JobEnvelope, OnConflict, Progress, WorkerResult
 from holdfast.worker_factory import WorkerFactory
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ class Holdfast:
             self.registry, self.jobs, self.commands, self.extensions, self.settings, version=__version__
         )
         self.engines = OpenEngines(deployment, self.workers)
+        self.dead_letters = DeadLetters(self, self.settings.dead_letters, deployment.clock, self.settings.default_queue)
+        """Stores dead letters of the application's own."""
 
     @property
     def deployment(self) -> Deployment:
@@ -155,8 +158,8 @@ class Holdfast:
         """The engine of a backend, opened when it is first used."""
         return self.engines.get(name).engine
 
-    def backend_for(self, queue: str) -> Engine:
-        """The engine that a queue is in."""
+    def backend_for(self, queue: str | None) -> Engine:
+        """The engine that a queue is in; None stands for the default queue."""
         return self.backend(self.deployment.name_for(queue))
 
     def create_schema(self, backend: str | None = None) -> None:
@@ -267,6 +270,9 @@ class Holdfast:
         With `names`, an error starts with the name of the job it is about.
         """
         hooks = self.extensions.enqueue_hooks if asks_middleware else ()
+        if hooks:  # they see the queue that the job will be on
+            default = self.settings.default_queue
+            definitions = [one if one.queue else msgspec.structs.replace(one, queue=default) for one in definitions]
         with Enqueueing(hooks, definitions) as enqueueing:
             definitions = enqueueing.definitions
             engine = self.backend(self.backend_of(definitions))
@@ -277,12 +283,12 @@ class Holdfast:
             envelopes: list[JobEnvelope] = []
             if ids is None and names is None:
                 for definition in definitions:
-                    self._check_command(definition, engine)
+                    self._check(definition, engine)
                 envelopes = engine.envelopes.make_many(definitions)
             else:
                 for number, definition in enumerate(definitions):
                     with _named(names[number] if names else ""):
-                        self._check_command(definition, engine)
+                        self._check(definition, engine)
                         envelopes.append(engine.envelopes.make(definition, id=ids[number] if ids else None))
             batch = Batch(engine, definitions, envelopes)
             yield batch
@@ -297,10 +303,26 @@ class Holdfast:
         except ConfigError as problem:
             raise DefinitionError(f"these jobs cannot be enqueued atomically: {problem}") from None
 
+    def _check(self, definition: JobDefinition, engine: Engine) -> None:
+        """Refuse a job that no worker could run, or whose dead letter could not be copied."""
+        if self.settings.queues and definition.queue is not None:
+            self.deployment.check_declared(definition.queue)
+        if definition.handler == COMMAND_KEY:
+            self._check_command(definition, engine)
+        if definition.dead_letter_to is not None:
+            self._check_dead_letter(definition.queue or self.settings.default_queue, definition.dead_letter_to)
+
+    def _check_dead_letter(self, queue: str, to: str) -> None:
+        self.deployment.check_declared(to)
+        ours, theirs = self.deployment.name_for(queue), self.deployment.name_for(to)
+        if ours != theirs:
+            raise DefinitionError(
+                f"dead_letter_to must be a queue in the same backend: queue '{queue}' is in backend '{ours}', "
+                f"queue '{to}' in backend '{theirs}'"
+            )
+
     def _check_command(self, definition: JobDefinition, engine: Engine) -> None:
         """Refuse a command that neither the settings nor any worker of this engine allows."""
-        if definition.handler != COMMAND_KEY:
-            return
         try:
             argv = self.commands.decode(bytes(definition.payload)).argv
         except msgspec.ValidationError as problem:
@@ -309,8 +331,8 @@ class Holdfast:
             check_command(argv, self.commands.allowed | Facts(engine.state).of(COMMAND_FACTS))
 
     def handle(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> JobHandle[Any]:
-        """The handle of a job by its id, in the backend of `queue` (default: the default backend)."""
-        engine = self.backend() if queue is None else self.backend_for(queue)
+        """The handle of a job by its id, in the backend of `queue` (default: the setting default-queue)."""
+        engine = self.backend_for(queue)
         return JobHandle(job_id, engine, engine.clock, returns=returns)
 
     def handle_async(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> AsyncJobHandle[Any]:
@@ -353,13 +375,13 @@ class Holdfast:
     def loop(
         self,
         worker: "QueueWorker",
-        queues: Sequence[str] = (DEFAULT_QUEUE,),
+        queues: Sequence[str] = (),
         *,
         burst: bool = False,
         max_jobs: int = 0,
         on_result: Callable[[WorkerResult], None] | None = None,
     ) -> "WorkerLoop":
-        """A loop in which a worker processes one job after another; `run()` it."""
+        """A loop in which a worker processes one job after another; `run()` it. Default: the default queue."""
         return self.workers.loop(worker, queues, burst=burst, max_jobs=max_jobs, on_result=on_result)
 
     def close(self) -> None:

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Project, Settings, find_project, load_settings
+from holdfast.config.declared import undeclared
 from holdfast.config.keys import DEFAULT_BACKEND
-from holdfast.errors import BackendError, ConfigError
+from holdfast.errors import BackendError, ConfigError, DefinitionError
 from holdfast.queues.addresses import check_room, check_url, embedded_file, kind_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.engines.kinds import Home
@@ -41,6 +42,7 @@ def job_defaults(settings: Settings) -> JobDefaults:
         max_retries=settings.max_retries,
         timeout_s=settings.timeout,
         idempotency_ttl_s=settings.idempotency_ttl,
+        queue=settings.default_queue,
     )
 
 
@@ -63,6 +65,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 _check_backend(name, url)
         for queue, name in self.routes.items():
             self.url(name, f"the route of queue '{queue}': ")
+        self.settings.dead_letters.check(self.routes, DEFAULT)
 
     def __repr__(self) -> str:
         return f"Deployment({', '.join(map(self.location, self.urls))})"  # URLs and keys are secrets
@@ -129,13 +132,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
         """The names of the backends except the default one."""
         return [name for name in self.urls if name != DEFAULT]
 
-    def name_for(self, queue: str) -> str:
-        """The backend that a queue is in."""
-        return self.routes.get(queue, DEFAULT)
+    def name_for(self, queue: str | None) -> str:
+        """The backend that a queue is in; None stands for the default queue."""
+        return self.routes.get(queue or self.settings.default_queue, DEFAULT)
 
-    def name_for_all(self, queues: Iterable[str]) -> str:
+    def name_for_all(self, queues: Iterable[str | None]) -> str:
         """The one backend that all of these queues are in."""
-        names = {self.name_for(queue): queue for queue in queues}
+        names = {self.name_for(queue): queue or self.settings.default_queue for queue in queues}
         if len(names) > 1:
             (one, queue), (other, another), *_ = names.items()
             raise ConfigError(
@@ -143,6 +146,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 "handle the queues of each backend separately"
             )
         return next(iter(names), DEFAULT)
+
+    def check_declared(self, queue: str) -> None:
+        """Raise if queues are declared and this one is not."""
+        if problem := undeclared(queue, self.settings.queues):
+            raise DefinitionError(problem)
 
     def name_for_job(self, job_id: str) -> str:
         """The backend that has this job, or the default one if no backend has it."""

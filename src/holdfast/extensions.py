@@ -8,6 +8,7 @@ from typing import cast
 
 from holdfast import plugins
 from holdfast.config import Settings
+from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import ConfigError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.handlers import Handler, HandlerRegistry
@@ -113,10 +114,13 @@ def _key_and_name(named: str) -> tuple[str, str]:
 
 def backoff_of(settings: Settings) -> Backoff:
     """The delays between the attempts of jobs without their own backoff."""
+    if settings.backoff not in list(BackoffStrategy):
+        return parse_backoff(settings.backoff)
+    base, multiplier = settings.backoff_base, settings.backoff_multiplier
     return Backoff(
         strategy=BackoffStrategy(settings.backoff),
-        base=settings.backoff_base,
-        multiplier=max(1.0, settings.backoff_base),
+        base=base,
+        multiplier=max(1.0, base) if multiplier is None else multiplier,
         max=settings.backoff_max,
         jitter=settings.backoff_jitter,
     )

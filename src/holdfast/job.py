@@ -17,8 +17,6 @@ from typing import (
     overload,
 )
 
-import msgspec
-
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.definition.definition import check_options, refuse_id
 from holdfast.errors import DefinitionError
@@ -99,7 +97,7 @@ class Job(Generic[P, C_co, R_co]):
             payload = self._handler.payload_of(*args, **kwargs)
         except DefinitionError as problem:
             raise self._with_hint(problem, kwargs) from problem.__cause__
-        return msgspec.structs.replace(self.template, payload=payload), self._options.get("id")
+        return self.template.with_encoded(payload), self._options.get("id")
 
     def _with_hint(self, problem: DefinitionError, kwargs: Mapping[str, object]) -> DefinitionError:
         """The error of a call, with advice if a job option was passed as if it were an argument of the function."""

@@ -12,6 +12,7 @@ from holdfast.app import Holdfast
 from holdfast.config import PROJECT_VARIABLE, find_project
 from holdfast.config.trust import is_trusted
 from holdfast.errors import ConfigError
+from holdfast.plugins import is_reference
 
 _OURS: Final = os.path.dirname(__file__) + os.sep
 _PYTHONS: Final = os.path.dirname(os.__file__) + os.sep
@@ -24,7 +25,7 @@ def load_app(reference: str) -> Holdfast:
     be a directory for uploads, and the application may be named by the settings of another directory.
     """
     module_name, _, attribute = reference.partition(":")
-    if not all(part.isidentifier() for part in module_name.split(".")):
+    if not is_reference(reference):
         raise ConfigError(f"{reference!r} is not an application; write MODULE:NAME, such as shop:hf for hf in shop.py")
     project, here = find_project().directory, Path.cwd()
     is_named = bool(os.environ.get(PROJECT_VARIABLE)) and project is not None and here == project.resolve()

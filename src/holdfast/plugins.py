@@ -5,7 +5,7 @@ Each kind of plugin has its own group of entry points. A plugin is imported only
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -79,17 +79,28 @@ def make(kind: Kind, name: str, directory: Path | None = None) -> object:
 
 def check(kind: Kind, name: str, directory: Path | None = None) -> None:
     """Raise if there is no such entry point, or no such top-level package. Nothing is imported."""
+    reference = _reference(kind, name)
+    if not is_reference(reference):
+        raise ConfigError(f"{name!r} is not a valid {kind.what}; write MODULE:NAME")
+    package = reference.partition(":")[0].partition(".")[0]
+    if not has_package(package, [] if directory is None else [directory]):
+        raise ConfigError(f"cannot find the {kind.what} '{name}': there is no module '{package}'")
+
+
+def is_reference(text: str) -> bool:
+    """Whether this can be the name of a module, or of an object in one: `MODULE:NAME`."""
+    module_name, colon, attribute = text.partition(":")
+    return all(part.isidentifier() for name in (module_name, attribute if colon else "_") for part in name.split("."))
+
+
+def has_package(name: str, directories: Iterable[Path]) -> bool:
+    """Whether there is a top-level package or module of this name, also in these directories. Nothing is imported."""
     from importlib.machinery import PathFinder
     from importlib.util import find_spec
 
-    module_name = _reference(kind, name).partition(":")[0]
-    package = module_name.partition(".")[0]
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{name!r} is not a valid {kind.what}; write MODULE:NAME")
-    if package in sys.modules or find_spec(package) is not None:
-        return
-    if directory is None or PathFinder.find_spec(package, [str(directory)]) is None:
-        raise ConfigError(f"cannot find the {kind.what} '{name}': there is no module '{package}'")
+    if name in sys.modules or find_spec(name) is not None:
+        return True
+    return PathFinder.find_spec(name, list(map(str, directories))) is not None
 
 
 def published(kind: Kind, name: str) -> str | None:

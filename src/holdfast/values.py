@@ -13,6 +13,10 @@ from msgspec import Raw, Struct
 from holdfast.clock import MICROSECONDS, from_us
 
 DEFAULT_QUEUE = "default"
+QUEUE_PATTERN = "[a-z0-9][a-z0-9_-]{0,62}"
+QUEUE_NAMES = "use up to 63 lower-case letters, digits, '_' and '-', starting with a letter or digit"
+# The private queue of one `holdfast run`.
+PRIVATE_QUEUE_PATTERN = "run-[0-9a-f]{12}"
 DEFAULT_PRIORITY = 5
 DEFAULT_INSTALLATION = "holdfast"
 INSTALLATION_PATTERN = "[A-Za-z0-9_.-]{1,64}"
@@ -92,7 +96,10 @@ class BackoffStrategy(StrEnum):
 
 
 class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The delay before each retry. With `delays`, exactly those; the last one is repeated."""
+    """The delay before each retry. With `delays`, exactly those; the last one is repeated.
+
+    `max` and `jitter` apply to linear and exponential delays, `multiplier` to exponential ones only.
+    """
 
     strategy: BackoffStrategy = BackoffStrategy.EXPONENTIAL
     base: float = 2.0
@@ -168,6 +175,7 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     single_instance: bool = False
     concurrency_key: str | None = None
     concurrency: int = 1
+    dead_letter_to: str | None = None
     breaker: str | None = None
 
 
@@ -561,11 +569,15 @@ class LiveOutput(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobHistory(Struct, frozen=True, kw_only=True):
-    """A job with all its attempts, oldest first, and the output of the one that is running."""
+    """A job with all its attempts, oldest first, and the output of the one that is running.
+
+    `wire` is its message as stored, unverified.
+    """
 
     job: JobView
     attempts: tuple[AttemptView, ...]
     live_output: LiveOutput | None = None
+    wire: bytes = b""
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):

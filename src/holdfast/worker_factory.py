@@ -3,6 +3,7 @@
 Everything that runs jobs is imported when it is needed: most programs only enqueue jobs.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,17 +14,21 @@ from holdfast.extensions import Extensions
 from holdfast.handlers import CommandHandler, HandlerRegistry
 from holdfast.job import AnyJob
 from holdfast.queues.contract import Engine
+from holdfast.queues.signing import Signer, Unsigned
 from holdfast.state.breakers import Rule
 from holdfast.state.facts import COMMAND_FACTS, Facts
-from holdfast.values import DEFAULT_QUEUE, Progress, WorkerResult
+from holdfast.values import Progress, WorkerResult
 
 if TYPE_CHECKING:
     from holdfast.execution.runtime import JobRuntime, OnEnded
     from holdfast.worker import QueueWorker, WorkerLoop
+    from holdfast.worker.dead_letters import DeadLetterCopies
     from holdfast.worker.executors.process import Program
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.service import Service
     from holdfast.worker.systemd import Notifier
+
+log = logging.getLogger("holdfast.worker")
 
 
 class WorkerFactory:
@@ -61,6 +66,7 @@ class WorkerFactory:
         from holdfast.worker import QueueWorker
 
         engine, signer = opened
+        _warn_if_unsigned(signer)
         return QueueWorker(
             engine,
             self.runtime(engine, tee=tee, on_progress=on_progress),
@@ -69,12 +75,18 @@ class WorkerFactory:
             metrics=self._extensions.metrics,
             clock=engine.clock,
             breaker=self._breaker,
+            copies=self._copies(opened),
         )
 
     @property
     def _breaker(self) -> Rule:
         """The rule of the circuits of queues."""
         return Rule(failures=self._settings.breaker_failures, cooldown=self._settings.breaker_cooldown)
+
+    def _copies(self, opened: Opened) -> "DeadLetterCopies":
+        from holdfast.worker.dead_letters import DeadLetterCopies
+
+        return DeadLetterCopies(opened.engine.envelopes, opened.signer, self._settings.dead_letters)
 
     def runtime(
         self,
@@ -101,18 +113,18 @@ class WorkerFactory:
     def loop(
         self,
         worker: "QueueWorker",
-        queues: Sequence[str] = (DEFAULT_QUEUE,),
+        queues: Sequence[str] = (),
         *,
         burst: bool = False,
         max_jobs: int = 0,
         on_result: Callable[[WorkerResult], None] | None = None,
     ) -> "WorkerLoop":
-        """A loop in which a worker processes one job after another; `run()` it."""
+        """A loop in which a worker processes one job after another; `run()` it. Default: the default queue."""
         from holdfast.worker import WorkerLoop
 
         return WorkerLoop(
             worker,
-            queues,
+            queues or (self._settings.default_queue,),
             poll_interval_s=self._settings.poll_interval,
             reap_interval_s=min(self._settings.reap_interval, self._settings.lease / 2),
             burst=burst,
@@ -142,6 +154,7 @@ class WorkerFactory:
         from holdfast.worker.supervisor import Supervisor
 
         engine, signer = opened
+        _warn_if_unsigned(signer)
         if self._commands.allowed:
             # Producers refuse commands that no worker would run: publish which ones this worker allows.
             Facts(engine.state).add(COMMAND_FACTS, self._commands.allowed)
@@ -155,6 +168,7 @@ class WorkerFactory:
             registry=self._registry,
             admission=Admission(signer, self._registry, engine.clock),
             retry=self._extensions.retry_policy,
+            copies=self._copies(opened),
             reporter=Reporter(metrics, listener=on_results),
             options=options,
             version=self._version,
@@ -163,3 +177,12 @@ class WorkerFactory:
             session_dir=session_dir,
         )
         return Service(supervisor, engine, metrics, probes=probes)
+
+
+def _warn_if_unsigned(signer: Signer) -> None:
+    if isinstance(signer, Unsigned):
+        # Critical, so that it is printed and logged at every log level.
+        log.critical(
+            "signatures are not verified (verify = false): anyone who can write to the database can run any registered "
+            "handler; to verify them, remove verify and allow-unsigned from the settings"
+        )

@@ -12,10 +12,17 @@ import holdfast.testing
 from holdfast.testing import Lab, clauses
 from holdfast.testing.machine import machine_for
 
-from .plants import memory, mysql, postgres, redis, sqlite
+from .plants import decisions, memory, mysql, postgres, redis, sqlite
 from .plants.planting import Plant
 
-ENGINES = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "mysql": mysql, "redis": redis}
+ENGINES = {
+    "decisions": decisions,
+    "memory": memory,
+    "sqlite": sqlite,
+    "postgres": postgres,
+    "mysql": mysql,
+    "redis": redis,
+}
 PLANTS: dict[str, Plant] = {
     f"{engine}: {name}": plant for engine, planted in ENGINES.items() for name, plant in planted.PLANTS.items()
 }

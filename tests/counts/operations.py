@@ -15,7 +15,8 @@ from holdfast.values import Ack, AttemptRecord, ErrorInfo, JobLease, Nack, Outco
 SIZES = (1, 10, 110)
 BULK_SIZES = (*SIZES, 1010)
 ONCE = (1,)
-WAIT_S = 10.0
+# Not a multiple of any pause: the last one is then cut off, whichever way the sums of the pauses are rounded.
+WAIT_S = 9.998
 RETRY_AFTER_S = 30.0
 
 Act = Callable[[], object]

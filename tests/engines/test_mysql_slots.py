@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -11,19 +11,27 @@ import pytest
 from msgspec.structs import replace
 from pymysql.cursors import Cursor
 
-from holdfast.errors import IdConflict
-from holdfast.queues.contract import new_owner_token
-from holdfast.queues.engines.mysql import connections as mysql_connections, records as mysql_records, slots as mysql
+from holdfast.errors import BackendUnavailable, IdConflict
+from holdfast.queues.contract import SlotRow, new_owner_token
+from holdfast.queues.engines.mysql import (
+    connections as mysql_connections,
+    jobs as mysql_jobs,
+    records as mysql_records,
+    slots as mysql,
+    transactions as mysql_transactions,
+)
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.values import (
     Accepted,
     Ack,
+    AttemptRecord,
     Entry,
     EntryOutcome,
     JobEnvelope,
     JobLease,
     JobState,
     LeaseState,
+    Outcome,
     Slot,
     Unique,
     UniqueScope,
@@ -219,6 +227,112 @@ def test_a_renewal_that_is_not_committed_yet_still_holds_the_slot(server: Mariad
             assert entering.answer() is BLOCKED
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_slots_are_locked_in_the_order_of_their_names(
+    backend: MysqlEngine, server: MariadbServer, monkeypatch: pytest.MonkeyPatch, is_sorted: bool
+) -> None:
+    """Two jobs name their slots in opposite orders; each waits a little before each lock. Unsorted, they deadlock."""
+    slow = mysql.LOCK_SLOTS.replace("VALUES (%s, 0)", "VALUES (%s, SLEEP(0.2))")
+    assert slow != mysql.LOCK_SLOTS
+    monkeypatch.setattr(mysql, "LOCK_SLOTS", slow)
+    lock, turns = mysql.MysqlSlots.lock, count()
+
+    def lock_unsorted(slots: mysql.MysqlSlots, names: Sequence[str]) -> Mapping[str, SlotRow]:
+        return lock(slots, names[::-1] if next(turns) % 2 else names)
+
+    if not is_sorted:
+        monkeypatch.setattr(mysql.MysqlSlots, "lock", lock_unsorted)
+    pairs = (KEY, Slot(name="key:b")), (Slot(name="key:b"), KEY)
+    backend.accept([job("a"), job("b")])
+    leases = claim(backend)
+    with stranger(server) as cursor:
+        before = status(cursor, "Innodb_deadlocks")
+        calls = [Aside(partial(enter, backend, lease, *asked)) for lease, asked in zip(leases, pairs, strict=True)]
+        assert {call.answer() for call in calls} == {ENTERED, BLOCKED}
+        assert (status(cursor, "Innodb_deadlocks") == before) is is_sorted
+
+
+def entering(backend: MysqlEngine, lease: JobLease, slot: Slot) -> Callable[[], object]:
+    return partial(enter, backend, lease, slot)
+
+
+def leaving(backend: MysqlEngine, lease: JobLease, slot: Slot) -> Callable[[], object]:
+    enter(backend, lease, slot)
+    return partial(leave, backend, lease, slot)
+
+
+def committing(backend: MysqlEngine, lease: JobLease, slot: Slot) -> Callable[[], object]:
+    enter(backend, lease, slot)
+    transaction = backend.transaction(lease.id, lease.delivery)
+    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=1, ended_us=2)
+    return partial(transaction.complete, record, leaves=(slot.name,))
+
+
+@pytest.mark.usefixtures("_steps")
+@pytest.mark.parametrize("call", [entering, leaving, committing])
+def test_a_client_that_stops_in_a_transaction_does_not_lock_a_slot_for_long(
+    backend: MysqlEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[MysqlEngine, JobLease, Slot], Callable[[], object]],
+) -> None:
+    """Before each of its statements, it executes none until another job has entered."""
+    for name in ("HAND_BACK", "PREPARE"):
+        statements: Any = getattr(mysql_connections, name)
+        whole = "\n".join(statements) if name == "PREPARE" else statements
+        soon = whole.replace("idle_transaction_timeout = 3", "idle_transaction_timeout = 1")
+        assert soon != whole
+        changed: Any = tuple(soon.split("\n")) if name == "PREPARE" else soon
+        monkeypatch.setattr(mysql_connections, name, changed)
+    monkeypatch.setattr(mysql_transactions, "HAND_BACK", mysql_connections.HAND_BACK)
+    step = 0
+    for step in count():
+        slot = Slot(name=f"key:{step}")
+        backend.accept([job(f"stopping{step}"), job(f"other{step}")])
+        leases = {lease.id: lease for lease in claim(backend)}
+        stopping = Stepping(call(backend, leases[f"stopping{step}"], slot), pause_before=step)
+        until(partial(_has_stopped, stopping), "it to stop")
+        is_over = not stopping.is_paused.is_set()
+        assert enter(backend, leases[f"other{step}"], slot) in (ENTERED, BLOCKED)
+        stopping.go_on()
+        stopping.answer()
+        if is_over:
+            break
+    assert step > 5
+
+
+def test_a_job_ends_though_its_slot_is_locked_and_the_next_one_is_promoted_later(
+    backend: MysqlEngine, server: MariadbServer, prefix: str
+) -> None:
+    holder = hold(backend, "holder")
+    block(backend, "second")
+    with stranger(server) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {prefix}slots FOR UPDATE")
+        assert leave(backend, holder)
+        assert backend.repair() == 0
+        assert claim(backend) == []
+        cursor.execute("COMMIT")
+    assert backend.repair() == 1
+    assert enter(backend, take(backend, "second")) is ENTERED
+
+
+def test_an_entry_that_waits_for_a_locked_slot_is_given_up(
+    backend: MysqlEngine, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_jobs, "ENTER_BUSY_LIMIT_S", 1.0)
+    hold(backend, "holder")
+    backend.accept([job("other")])
+    other = take(backend, "other")
+    with stranger(server) as cursor, stranger(server) as watcher:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {prefix}slots FOR UPDATE")
+        with pytest.raises(BackendUnavailable, match="stayed busy"):
+            enter(backend, other)
+        assert not waiting_for_locks(watcher)
+        cursor.execute("COMMIT")
+    assert enter(backend, other) is BLOCKED
+
+
 # Transactions that callers leave open.
 
 
@@ -237,6 +351,20 @@ def test_a_caller_waits_for_the_key_of_an_open_transaction(backend: MysqlEngine,
         until(lambda: waiting_for_locks(cursor), "the second caller to wait")
         connection.rollback()
         assert waiting.answer() == [Accepted(id="d", created=True)]
+
+
+def test_a_waiting_job_could_start_if_it_were_not_locked(
+    backend: MysqlEngine, server: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug that the next test would catch."""
+    monkeypatch.setattr(mysql, "LOCK_JOBS", mysql.LOCK_JOBS.replace(" FOR UPDATE", ""))
+    scope = UniqueScope.WAITING
+    backend.accept([unique("a", scope=scope)])
+    with server.connect("holdfast") as connection:
+        connection.begin()
+        assert backend.accept([unique("b", scope=scope)], connection) == [Accepted(id="a", created=False)]
+        assert [lease.id for lease in claim(backend)] == ["a"]
+        connection.commit()
 
 
 def test_a_job_that_an_open_transaction_found_waiting_is_not_started(
@@ -405,7 +533,7 @@ def test_no_verb_of_slots_walks_through_all_that_wait(backend: MysqlEngine, serv
             (mysql.PLACES, (names[:9],), {"p": "PRIMARY"}),
             (mysql.FREE, (places[:9],), {"p": "PRIMARY"}),
             (mysql.QUEUES, (names[:9],), {"blocked": "by_turn"}),
-            (mysql.BEST, ("key:a", "q1", 16), {"blocked": "by_turn"}),
+            (mysql.BEST, ("key:a", "q1", 0, 16), {"blocked": "by_turn"}),
             (mysql.WAITS, (numbers,), {"b": "PRIMARY"}),
             (mysql.STOP_WAITING, (numbers,), {"b": "PRIMARY"}),
             (mysql.NEGLECTED, (100,), {"blocked": "by_turn", "p": "PRIMARY", "s": "PRIMARY"}),

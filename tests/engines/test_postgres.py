@@ -272,7 +272,7 @@ def test_a_cell_that_is_being_written_is_not_swept(engine: PostgresEngine) -> No
 
 
 def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Including those that begin and end a transaction."""
+    """Including those that begin, limit and end a transaction."""
     state = engine.state
     put = Put(kind="thing", key="a", ttl=60)
     acts: dict[str, Callable[[], object]] = {
@@ -296,7 +296,7 @@ def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypa
 
     monkeypatch.setattr(Connection, "execute", noted)
     costs = {name: cost(act) for name, act in acts.items()}
-    assert costs == {"unconditional": 1, "conditional": 5, "spend": 5, "sweep": 1}
+    assert costs == {"unconditional": 1, "conditional": 6, "spend": 6, "sweep": 1}
 
 
 def test_a_locked_cell_does_not_block_the_renewal_of_leases(engine: PostgresEngine) -> None:

@@ -2,9 +2,9 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.definition import JobDefinition
-from holdfast.errors import IdConflict, UniqueConflict
-from holdfast.queues.contract import PROMOTION_S, LeasePolicy, new_owner_token, records
+from holdfast.errors import BackendUnavailable, IdConflict, UniqueConflict
+from holdfast.queues.contract import PROMOTION_S, LeasePolicy, LockedSlots, SlotRows, new_owner_token, records
 from holdfast.queues.engines.postgres import connections, records as postgres_records, slots
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -24,6 +24,7 @@ from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import (
     Accepted,
     Ack,
+    AttemptRecord,
     Entered,
     Entry,
     EntryOutcome,
@@ -32,7 +33,9 @@ from holdfast.values import (
     JobState,
     LeaseState,
     OnConflict,
+    Outcome,
     Put,
+    Release,
     Slot,
     Unique,
     UniqueScope,
@@ -178,6 +181,10 @@ class Stepped(Generic[T]):
         asked = b"SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
         return self._watch.execute(asked, [self._session]).fetchone() is not None
 
+    @property
+    def is_over(self) -> bool:
+        return self._answer.done()
+
     def answer(self) -> T:
         return self._answer.result(60)
 
@@ -311,10 +318,170 @@ def test_entering_leaving_and_renewing_at_once_never_deadlock(
         until(drain, "every job to be completed")
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_slots_are_locked_in_the_order_of_their_names(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch, is_sorted: bool
+) -> None:
+    """Two jobs name their slots in opposite orders; each waits a little before each lock. Unsorted, they deadlock."""
+    monkeypatch.setattr(connections, "RETRIES", 0)
+    slow = slots.LOCK_SLOTS.replace("fence, size FROM", "fence + length(pg_sleep(0.2)::text) AS fence, size FROM", 1)
+    assert slow != slots.LOCK_SLOTS
+    if not is_sorted:
+        slow = slow.replace("ORDER BY name FOR", "ORDER BY array_position(:names::text[], name) FOR")
+        monkeypatch.setattr(LockedSlots, "__init__", _lock_unsorted)
+    pairs = (KEY, Slot(name="key:b")), (Slot(name="key:b"), KEY)
+    engine.settle([leaving(hold(engine, None, *pairs[0]), *pairs[0])])  # from now on, the slots exist
+    monkeypatch.setattr(slots, "LOCK_SLOTS", slow)
+    leases = [take(engine), take(engine)]
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(enter, engine, lease, *asked) for lease, asked in zip(leases, pairs, strict=True)]
+        if is_sorted:
+            assert {call.result(30) for call in calls} == {EntryOutcome.ENTERED, EntryOutcome.BLOCKED}
+        else:
+            assert [call for call in calls if isinstance(call.exception(30), BackendUnavailable)]
+
+
+def _lock_unsorted(locked: LockedSlots, rows: SlotRows, names: Iterable[str]) -> None:
+    """Lock the slots in the order in which the last job was stored: the second one begins at the end."""
+    chosen = sorted(set(names), reverse=next(_turns) % 2 == 1)
+    locked.__dict__.update(_rows=rows, _names=chosen, _slots=dict(rows.lock(chosen)), _taken={})
+
+
+_turns = itertools.count()
+
+
 def in_time(act: Callable[[], T]) -> T:
     """The answer of a call that must not wait for an open transaction."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(act).result(30)
+
+
+def _entering(engine: PostgresEngine, lease: JobLease) -> Callable[[], object]:
+    return partial(engine.enter, [Entry(lease=lease, slots=(KEY,))])
+
+
+def _leaving(engine: PostgresEngine, lease: JobLease) -> Callable[[], object]:
+    enter(engine, lease)
+    return partial(engine.exchange, [leaving(lease)], "default", 1, owner_token=new_owner_token())
+
+
+def _committing(engine: PostgresEngine, lease: JobLease) -> Callable[[], object]:
+    enter(engine, lease)
+    transaction = engine.transaction(lease.id, lease.delivery)
+    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=1, ended_us=2)
+    return partial(transaction.complete, record, leaves=(KEY.name,))
+
+
+def _deleting(engine: PostgresEngine, _: JobLease) -> Callable[[], object]:
+    execute(engine, "INSERT INTO holdfast.slots (name, fence) VALUES ('key:a', 0) ON CONFLICT DO NOTHING")
+    return engine.records.delete_unused
+
+
+@pytest.mark.parametrize("call", [_entering, _leaving, _committing, _deleting])
+def test_a_client_that_stops_in_a_transaction_does_not_lock_a_slot_for_long(
+    engine: PostgresEngine,
+    stepping: Stepping,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[PostgresEngine, JobLease], Callable[[], object]],
+) -> None:
+    """Wherever it stops: before each of its statements, it executes none until another job has entered."""
+    monkeypatch.setattr(connections, "IDLE_TIMEOUT_S", 1)
+    steps = 0
+    is_over = False
+    while not is_over:
+        lease, other = take(engine), take(engine)
+        stopping = stepping(call(engine, lease))
+        stopping.step(steps)
+        is_over = stopping.is_over
+        try:
+            assert in_time(lambda: enter(engine, other)) in (EntryOutcome.ENTERED, EntryOutcome.BLOCKED)  # noqa: B023
+            assert execute(engine, WAITS.decode()) == []
+        finally:
+            stopping.step(TO_THE_END)
+        with suppress(BackendUnavailable):
+            stopping.answer()
+        execute(engine, "DELETE FROM holdfast.open_jobs")
+        execute(engine, "DELETE FROM holdfast.places")
+        execute(engine, "DELETE FROM holdfast.blocked")
+        execute(engine, "UPDATE holdfast.slots SET fence = 0")
+        steps += 1
+    assert steps > 5
+
+
+def test_a_job_ends_though_its_slot_is_locked_and_the_next_one_is_promoted_later(engine: PostgresEngine) -> None:
+    holder = hold(engine)
+    block(engine, "second")
+    with open_transaction(engine) as tx:
+        tx.execute(engine.connections.sql("SELECT 1 FROM holdfast.slots FOR UPDATE"))
+        assert in_time(lambda: engine.settle([leaving(holder)])) == [True]
+        assert in_time(engine.repair) == 0
+        assert claimed(engine) == []
+    assert engine.repair() == 1
+    assert claimed(engine) == ["second"]
+
+
+def test_calls_that_wait_for_a_locked_slot_end_in_time_and_leave_no_session_behind(engine: PostgresEngine) -> None:
+    hold(engine)
+    other = take(engine)
+    with open_transaction(engine) as tx, psycopg.connect(engine.connections.conninfo, autocommit=True) as watch:
+        tx.execute(engine.connections.sql("SELECT 1 FROM holdfast.slots FOR UPDATE"))
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="too busy"):
+                in_time(lambda: enter(engine, other))
+            assert watch.execute(WAITS).fetchone() is None
+    assert enter(engine, other) is EntryOutcome.BLOCKED
+
+
+def test_a_renewal_that_is_not_committed_yet_still_holds_the_slot(server: PostgresServer) -> None:
+    with (
+        brief(server) as hasty,
+        PostgresEngine(server.url, EnvelopeFactory(KEYS), prefix=hasty.connections.namespace + "_") as engine,
+    ):
+        holder = hold(hasty)
+        other = take(engine)
+        with open_transaction(engine) as renewing:
+            renew = f"UPDATE holdfast.open_jobs SET lease_until = lease_until + 60000000 WHERE seq = {holder.token}"
+            renewing.execute(engine.connections.sql(renew))
+            until(lambda: hasty.lease_states([holder]) == [LeaseState.LOST], "the lease to look expired")
+            assert in_time(lambda: enter(engine, other)) is EntryOutcome.BLOCKED
+            assert in_time(engine.repair) == 0
+            assert in_time(engine.records.delete_unused) == 0
+        assert engine.renew_many([holder]) == [LeaseState.HELD]
+        assert engine.repair() == 0
+        assert engine.settle([leaving(holder)]) == [True]
+        assert claimed(engine) == [other.id]
+
+
+def test_a_renewal_does_not_revive_a_lease_that_expired_while_it_waited(server: PostgresServer) -> None:
+    with brief(server) as engine, ThreadPoolExecutor(1) as pool:
+        lease = hold(engine)
+        with open_transaction(engine) as tx, psycopg.connect(engine.connections.conninfo, autocommit=True) as watch:
+            tx.execute(engine.connections.sql("SELECT 1 FROM holdfast.open_jobs FOR UPDATE"))
+            renewing = pool.submit(engine.renew_many, [lease])
+            until(lambda: watch.execute(WAITS).fetchone(), "the renewal to wait")
+            until(lambda: engine.lease_states([lease]) == [LeaseState.LOST], "the lease to expire")
+        assert renewing.result(30) == [LeaseState.LOST]
+
+
+def brief(server: PostgresServer) -> PostgresEngine:
+    """An engine whose leases expire soon."""
+    policy = LeasePolicy(lease_s=0.5)
+    return PostgresEngine(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"slots{next(_numbers)}_")
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_locked_job_is_waiting_until_it_has_started(engine: PostgresEngine, starts: bool) -> None:
+    scope = UniqueScope.WAITING
+    engine.accept([job(engine, "first", key="k", scope=scope)])
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(engine.connections.conninfo, autocommit=True) as watch:
+        with open_transaction(engine) as tx:
+            tx.execute(engine.connections.sql("SELECT 1 FROM holdfast.open_jobs FOR UPDATE"))
+            again = pool.submit(engine.accept, [job(engine, "second", key="k", scope=scope)])
+            until(lambda: watch.execute(WAITS).fetchone(), "the second caller to wait")
+            if starts:
+                start = "UPDATE holdfast.open_jobs SET state = 2, lease_until = 9000000000000000, owner_token = '\\x00'"
+                tx.execute(engine.connections.sql(start))
+        assert again.result(30) == [Accepted(id="second" if starts else "first", created=starts)]
 
 
 def test_workers_go_on_while_a_caller_enqueues_a_unique_job_in_an_open_transaction(engine: PostgresEngine) -> None:
@@ -466,7 +633,7 @@ def test_many_waiting_jobs_are_not_read_to_find_the_next(engine: PostgresEngine)
     queries: dict[str, dict[str, Any]] = {
         slots.FREE_PLACES: {"limit": 100},
         slots.WAITING_QUEUES: {"names": ["key:a"]},
-        slots.BEST: {"slots": ["key:a"], "queues": ["default"], "passed": "{}", "limit": 16},
+        slots.BEST: {"slots": ["key:a"], "queues": ["default"], "aheads": "{0}", "passed": "{}", "limit": 16},
     }
     for statement, query in queries.items():
         explained = b"EXPLAIN (ANALYZE, TIMING off, FORMAT json) " + engine.connections.sql(statement)
@@ -591,16 +758,24 @@ def test_damaged_rows_stop_no_worker(engine: PostgresEngine, damage: str) -> Non
     assert engine.accept([job(engine, key="k")])[0].created
 
 
-def test_a_promotion_by_a_clock_that_was_set_back_does_not_last(engine: PostgresEngine) -> None:
+def test_a_promotion_by_a_clock_that_was_set_back_does_not_keep_new_jobs_out(engine: PostgresEngine) -> None:
     holder = hold(engine)
     block(engine, "second")
     assert engine.settle([leaving(holder)]) == [True]
     later = int(PROMOTION_S * 2_000_000)
     execute(engine, f"UPDATE holdfast.places SET until = until + {later}")
-    assert engine.slots() == []
     [promoted] = engine.claim("default", 10, owner_token=new_owner_token())
     hold(engine, "newcomer")
     assert enter(engine, promoted) is EntryOutcome.BLOCKED
+
+
+def test_a_job_that_is_returned_unstarted_keeps_its_turn_although_time_passes_in_the_transaction(
+    engine: PostgresEngine,
+) -> None:
+    holder = hold(engine, "first")
+    block(engine, "second")
+    assert engine.settle([Release(lease=holder, unstarted=True, leaves=(KEY.name,))]) == [True]
+    assert claimed(engine) == ["first"]
 
 
 def test_a_place_ends_with_its_lease_and_repair_promotes(server: PostgresServer) -> None:

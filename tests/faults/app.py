@@ -110,7 +110,19 @@ def pays(context: JobContext, table: str) -> str:
     return f"fence {context.fence}"
 
 
-for job in (quick, brief, slow, slow_once, gated, familial, effects, pays):
+def broken(context: JobContext) -> None:
+    _note("start", context)
+    raise ValueError("it is broken")
+
+
+def half(context: JobContext, table: str) -> None:
+    """Write a row in the transaction that would complete this job, and fail."""
+    transaction = context.transaction()
+    transaction.cursor().execute(f"INSERT INTO {table} VALUES ('{context.id}')")
+    broken(context)
+
+
+for job in (quick, brief, slow, slow_once, gated, familial, effects, pays, broken, half):
     hf.registry.register(job.__name__, job)
 
 
@@ -128,14 +140,16 @@ def _dying(verb: str, real: Callable[..., Any], is_meant: Callable[..., bool]) -
     return call
 
 
-def _leaves(engine: Engine, settlements: Sequence[Settlement], *_: object) -> bool:
-    return any(one.leaves for one in settlements)
+def _carries(engine: Engine, settlements: Sequence[Settlement], *_: object) -> bool:
+    return any(one.leaves or one.enqueues for one in settlements)
 
 
 if "DIE" in os.environ:
     Engine.enter = _dying("enter", Engine.enter, lambda *_: True)  # type: ignore[method-assign]
-    Engine.settle = _dying("settle", Engine.settle, _leaves)  # type: ignore[method-assign]
-    Engine.exchange = _dying("settle", Engine.exchange, _leaves)  # type: ignore[method-assign]
+    Engine.settle = _dying("settle", Engine.settle, _carries)  # type: ignore[method-assign]
+    Engine.exchange = _dying("settle", Engine.exchange, _carries)  # type: ignore[method-assign]
+    Engine.accept = _dying("accept", Engine.accept, lambda *_: True)  # type: ignore[method-assign]
+    Engine.reap_expired = _dying("reap", Engine.reap_expired, lambda *_: True)  # type: ignore[method-assign]
 
 
 def produce(job: str, number: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.values import JobState, Outcome
 
-from ..servers.places import every_engine, every_engine_with
+from ..servers.places import every_engine
 from .processes import Program, lives, stopped, until
 from .test_once import database_of
 from .yard import Entry, Yard
@@ -113,7 +113,8 @@ def die(yard: Yard, step: str) -> None:
     until(lambda: not doomed.runs, "the worker to be killed")
 
 
-@every_engine_with("step", *STEPS)
+@every_engine
+@pytest.mark.parametrize("step", STEPS)
 def test_a_worker_killed_at_any_step_leaves_no_key_behind(yard: Yard, step: str) -> None:
     """Each job ends once, and the one that waits for the key runs, although no lease expires."""
     ids = yard.put("quick", 3, concurrency_key="a")
@@ -127,7 +128,8 @@ def test_a_worker_killed_at_any_step_leaves_no_key_behind(yard: Yard, step: str)
     assert yard.hf.backend().slots() == []
 
 
-@every_engine_with("step", *STEPS)
+@every_engine
+@pytest.mark.parametrize("step", STEPS)
 def test_a_done_key_survives_a_kill_at_any_step(yard: Yard, step: str) -> None:
     first, second = (yard.put("quick", idempotency_key="order-7")[0] for _ in range(2))
     die(yard, step)

@@ -7,9 +7,11 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from holdfast.values import JobState, Outcome
 
-from ..servers.places import every_engine, every_engine_with
+from ..servers.places import every_engine
 from .processes import Program, lives, stop, stopped, until
 from .yard import Entry, Yard
 
@@ -43,7 +45,8 @@ def kill_guardians_first(worker: Program) -> None:
 DEATHS = {"parent": kill_parent, "tree": kill_tree, "guardians first": kill_guardians_first}
 
 
-@every_engine_with("death", *DEATHS)
+@every_engine
+@pytest.mark.parametrize("death", DEATHS)
 def test_a_living_worker_takes_over_the_jobs_of_a_dead_one(yard: Yard, death: str) -> None:
     dead, first = started(yard)
     heir = yard.worker(lease_s=LEASE_S)
@@ -66,7 +69,8 @@ def test_a_worker_that_starts_takes_over_the_jobs_of_one_that_died_before(yard: 
     until(lambda: yard.are_done(1), "the job to be completed")
 
 
-@every_engine_with("who", "worker", "worker and child")
+@every_engine
+@pytest.mark.parametrize("who", ["worker", "worker and child"])
 def test_a_stopped_worker_is_not_robbed(yard: Yard, who: str) -> None:
     """While it stands still, others probe it again and again: they complete jobs one after the other meanwhile."""
     sleeper, first = started(yard)

@@ -209,3 +209,22 @@ def test_more_than_a_page_of_dead_letters_is_retried(terminal: Terminal) -> None
         hf.backend().settle([Abandon(lease=lease, reason=DeadReason.FAILED) for lease in leases])
     assert len(terminal("dlq", "retry", "--all", "--json").json) == 1100
     assert terminal("dlq", "list", "--json").json == []
+
+
+def test_a_dead_letter_names_its_copy_and_the_copy_names_it(terminal: Terminal) -> None:
+    terminal.write("shop.py", SHOP)
+    terminal("config", "set", "dead-letter-to", "failed_jobs")
+    terminal("enqueue", "--job", "flaky", "--id", "a", "--max-retries", "0")
+    terminal("enqueue", "--job", "flaky", "--id", "b", "--max-retries", "0", "--dead-letter-to", "own")
+    assert terminal("show", "a", "--json").json["dead_letter_copy"] is None
+    terminal("worker", "start", "shop", "--burst")
+    for show in (("dlq", "show"), ("show",)):
+        assert "copy         a:dead:1 in queue failed_jobs (pending)" in terminal(*show, "a").out.splitlines()
+        assert terminal(*show, "a", "--json").json["dead_letter_copy"] == "a:dead:1"
+    b = terminal("show", "b")
+    assert "copy         b:dead:1 in queue own (pending)" in b.out.splitlines()
+    assert "dead letter to own" in b.out.splitlines()
+    copy = terminal("show", "b:dead:1", "--json").json
+    assert (copy["job"], copy["payload"]["letter"]["id"], copy["dead_letter_copy"]) == ("dead-letter", "b", None)
+    assert terminal("dlq", "discard", "a", "--yes").code == 0
+    assert terminal("show", "a:dead:1", "--json").json["state"] == "pending"

@@ -510,7 +510,7 @@ def test_in_a_pipe_a_finding_is_one_line(terminal: Terminal) -> None:
     lines = terminal("doctor").out.splitlines()
     [at] = [at for at, line in enumerate(lines) if line.endswith("long does not exist")]
     told, advice = lines[at : at + 2]
-    assert told.startswith(f"⚠ settings    url in {terminal.config}:1: the directory {terminal.home}/long")
+    assert told.startswith(f"✗ settings    url in {terminal.config}:1: the directory {terminal.home}/long")
     assert advice.startswith("              → name another file, or create it with  mkdir -p ")
 
 

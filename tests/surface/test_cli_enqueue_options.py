@@ -49,7 +49,7 @@ def test_every_option_of_a_job_arrives_and_wins_over_the_json(terminal: Terminal
         "traceId": "json",
     }
     options = ["--id", "a", "--name", "Ada's", "-q", "mail", "-p", "8", "-r", "9", "-t", "2m", "--trace-id", "t-1"]
-    options += ["--backoff", "fixed:10s,jitter=0", "--at", "2199-01-01T00:00Z", "--expires", "2199-02-01T00:00Z"]
+    options += ["--backoff", "fixed:10s", "--at", "2199-01-01T00:00Z", "--expires", "2199-02-01T00:00Z"]
     options += ["--tag", "b,c", "--tags", "d", "--meta", "k=v", "--meta", "n:=2", "--fence"]
     assert terminal("enqueue", json.dumps(spec), *options).code == 0
     job = terminal.job("a")
@@ -71,8 +71,8 @@ def test_every_option_of_a_job_arrives_and_wins_over_the_json(terminal: Terminal
     soon = planned(terminal, json.dumps(instants), "--delay", "5", "--expires", "1h")
     assert (soon["delay"], soon["run_at"]) == (5.0, None)
     assert datetime.fromisoformat(soon["expires_at"]) < datetime.now(UTC) + timedelta(hours=1)
-    backoff = planned(terminal, json.dumps(spec), "--backoff", "fixed:10s,jitter=0")["backoff"]
-    assert msgspec.convert(backoff, Backoff) == Backoff(strategy=BackoffStrategy.FIXED, base=10, jitter=0)
+    backoff = planned(terminal, json.dumps(spec), "--backoff", "fixed:10s")["backoff"]
+    assert msgspec.convert(backoff, Backoff) == Backoff(strategy=BackoffStrategy.FIXED, base=10)
 
 
 def test_a_command_may_be_one_text_and_have_a_directory(terminal: Terminal) -> None:
@@ -93,7 +93,7 @@ def test_a_command_may_be_one_text_and_have_a_directory(terminal: Terminal) -> N
         ("exponential:2s,multiplier=3,max=10m,jitter=10%", Backoff(base=2, multiplier=3, max=600, jitter=0.1)),
         ("exponential:max=1h, jitter=0", Backoff(max=3600, jitter=0)),
         ("1s,5s,1m", Backoff(delays=(1, 5, 60))),
-        ("30", Backoff(delays=(30,))),
+        ("30", Backoff(strategy=BackoffStrategy.FIXED, base=30)),
     ],
 )
 def test_a_backoff_is_one_word(text: str, meant: Backoff) -> None:
@@ -168,8 +168,13 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "'maxx=3' is not valid here; after the strategy you can set its base",
     ),
     "a setting twice": (["--backoff", "fixed:1s,base=2s"], "'base=2s' is not valid here; after the strategy"),
-    "no number": (["--backoff", "fixed:1s,jitter=lots"], "jitter 'lots' is not a number"),
-    "too much jitter": (["--backoff", "fixed:1s,jitter=200%"], "backoff jitter must be between 0 and 1"),
+    "no number": (["--backoff", "linear:1s,jitter=lots"], "jitter 'lots' is not a number"),
+    "too much jitter": (["--backoff", "linear:1s,jitter=200%"], "backoff jitter must be between 0 and 1"),
+    "jitter of a fixed delay": (
+        ["--backoff", "fixed:10s,jitter=10%"],
+        "jitter has no effect with fixed; use it with linear or exponential",
+    ),
+    "a base above the cap": (["--backoff", "exponential:10m"], "the backoff base, 600 s, is longer than the max"),
     "a note without a name": (["--meta", "v"], "'v' is not a valid --meta; write NAME=TEXT or NAME:=JSON"),
     "a tag without a name": (["--tag", "a,,b"], "contains an empty tag"),
     "a directory for a job": (["--cwd", "/"], "--cwd and --job cannot both be given"),

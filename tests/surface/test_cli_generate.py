@@ -69,7 +69,7 @@ def test_the_service_starts_the_worker_as_asked(terminal: Terminal) -> None:
     program, *words = shlex.split(unit["ExecStart"])
     assert Path(program).is_file()
     is_a_start(words[words.index("worker") :])
-    assert int(unit["TimeoutStopSec"]) > 30 + 10
+    assert unit["TimeoutStopSec"] == "infinity"
     assert unit["KillMode"] == "mixed"
 
 
@@ -129,9 +129,27 @@ def test_systemd_understands_the_service(
     assert (checked.returncode, said) == (0, []), checked.stderr
 
 
-def test_a_grace_without_end_is_waited_for(terminal: Terminal) -> None:
-    [text] = files(terminal, "systemd", "--grace", "0").values()
-    assert entries(text)["TimeoutStopSec"] == "infinity"
+@pytest.mark.parametrize(
+    ("words", "systemd", "compose"),
+    [((), "infinity", "8760h"), (("--grace", "0"), "infinity", "8760h"), (("--grace", "2m"), "150", "150s")],
+)
+def test_the_stop_timeout_is_longer_than_the_grace_period(
+    terminal: Terminal, words: Sequence[str], systemd: str, compose: str
+) -> None:
+    [unit] = files(terminal, "systemd", *words).values()
+    assert entries(unit)["TimeoutStopSec"] == systemd
+    made = files(terminal, "compose", *words)
+    [service] = yaml.safe_load(made["compose.yaml"])["services"].values()
+    assert service["stop_grace_period"] == compose
+    assert "terminationGracePeriodSeconds" in made["Dockerfile"]
+
+
+def test_the_files_start_a_worker_of_the_default_queue_and_of_declared_ones_only(terminal: Terminal) -> None:
+    terminal.config.write_text('default-queue = "mail"\nqueues = ["mail", "reports"]\n')
+    [unit] = files(terminal, "systemd").values()
+    assert " --queue mail " in entries(unit)["ExecStart"]
+    answer = terminal("generate", "systemd", "--queue", "report")
+    assert (answer.code, answer.err) == (2, "holdfast: queue 'report' is not declared; did you mean 'reports'?\n")
 
 
 def test_nothing_is_run_by_root(terminal: Terminal) -> None:
@@ -205,7 +223,7 @@ def test_compose_runs_the_same_worker(terminal: Terminal) -> None:
     assert found["healthcheck"]["test"][:3] == ["CMD", "holdfast", "health"]
     assert found["environment"] == {}
     assert found["volumes"] == ["jobs:/var/lib/holdfast"]
-    assert found["stop_grace_period"] == "60s"
+    assert found["stop_grace_period"] == "8760h"
 
 
 def test_compose_asks_for_what_is_secret(terminal: Terminal) -> None:

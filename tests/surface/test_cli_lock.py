@@ -8,7 +8,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.queues.contract import Engine
 from holdfast.state.ownership import slots_of
-from holdfast.values import Entry, EntryOutcome
+from holdfast.values import CancelJob, Entry, EntryOutcome, JobLease
 
 from .registry import claim
 from .terminal import Terminal
@@ -20,23 +20,31 @@ def engine(terminal: Terminal) -> Iterator[Engine]:
         yield hf.backend()
 
 
-def enter(engine: Engine, job_id: str) -> EntryOutcome:
+def enter(engine: Engine, job_id: str) -> tuple[JobLease, EntryOutcome]:
     """Claim the next job, which must be this one, and let it ask for its key."""
     lease = claim(engine)
     assert lease.id == job_id
     history = engine.get(job_id)
     assert history is not None
     [answer] = engine.enter([Entry(lease=lease, slots=slots_of(history.job))])
-    return answer.outcome
+    return lease, answer.outcome
 
 
 @pytest.fixture
-def busy(terminal: Terminal, engine: Engine) -> Terminal:
-    """A project in which job1 holds a key and job2 waits for it."""
+def held(terminal: Terminal, engine: Engine) -> JobLease:
+    """The lease of job1, which holds the key that job2 waits for."""
     for job_id in ("job1", "job2"):
         terminal("enqueue", "--job", "x", "--id", job_id, "--concurrency-key", "customer-7")
-    assert enter(engine, "job1") is EntryOutcome.ENTERED
-    assert enter(engine, "job2") is EntryOutcome.BLOCKED
+    lease, outcome = enter(engine, "job1")
+    assert outcome is EntryOutcome.ENTERED
+    assert enter(engine, "job2")[1] is EntryOutcome.BLOCKED
+    return lease
+
+
+@pytest.fixture
+def busy(terminal: Terminal, held: JobLease) -> Terminal:
+    """A project in which job1 holds a key and job2 waits for it."""
+    assert held.id == "job1"
     return terminal
 
 
@@ -88,12 +96,31 @@ def test_a_blocked_job_says_what_it_waits_for(busy: Terminal) -> None:
     assert (job["state"], job["blocked_on"], job["attempts"]) == ("blocked", "key:customer-7", 0)
     assert job["blocked_since"] is not None
     assert [lock["key"] for lock in job["locks"]] == ["key:customer-7"]
-    assert [one["id"] for one in busy("list", "--state", "blocked", "--json").json] == ["job2"]
+    [listed] = busy("list", "--state", "blocked", "--json").json
+    assert (listed["id"], listed["blocked_on"]) == ("job2", "key:customer-7")
+    assert "waiting for key:customer-7" in busy("list").out
 
 
-def test_cancelling_the_holder_frees_the_key_once_its_worker_settles(busy: Terminal) -> None:
+def test_a_holder_says_which_key_it_holds_and_how_many_jobs_wait(busy: Terminal) -> None:
+    assert "has held the key 'key:customer-7' since " in busy("show", "job1").out
+    assert "; 1 job waiting for it\n" in busy("show", "job1").out
+
+
+def test_a_cancelled_job_no_longer_waits(busy: Terminal) -> None:
     assert busy("cancel", "job2").code == 0
     assert busy("lock", "show", "key:customer-7", "--json").json["waiting"] == 0
+    assert "waiting for it" not in busy("show", "job1").out
+
+
+def test_cancelling_the_holder_frees_the_key_once_its_worker_settles(
+    busy: Terminal, engine: Engine, held: JobLease
+) -> None:
+    assert busy("cancel", "job1").code == 0
+    [holder] = busy("lock", "show", "key:customer-7", "--json").json["holders"]
+    assert holder["id"] == "job1"
+    assert engine.settle([CancelJob(lease=held, leaves=("key:customer-7",))]) == [True]
+    [promoted] = busy("lock", "show", "key:customer-7", "--json").json["holders"]
+    assert (promoted["id"], promoted["fence"]) == ("job2", None)
 
 
 def test_a_second_job_with_a_unique_key_is_answered_with_the_first(terminal: Terminal) -> None:
@@ -108,7 +135,7 @@ def test_a_second_job_with_a_unique_key_is_answered_with_the_first(terminal: Ter
     assert (document["id"], document["created"], document["outcome"]) == ("job1", False, "existing")
     rejected = terminal(*unique, "--on-conflict", "reject")
     assert rejected.code != 0
-    assert "job 'job1' already has the unique key 'x:index', so nothing was enqueued" in rejected.err
+    assert "job 'job1' already has the unique key 'x/index', so nothing was enqueued" in rejected.err
     assert [job["id"] for job in terminal.jobs()] == ["job1"]
 
 
@@ -116,7 +143,10 @@ def test_a_second_job_with_a_unique_key_is_answered_with_the_first(terminal: Ter
     ("fields", "why"),
     [
         ({"on_conflict": "explode", "unique": "k"}, "'explode' is not one of ignore, reject, replace"),
-        ({"unique_for": "10x", "unique": "k"}, "field 'unique_for'"),
+        (
+            {"unique_for": "10x", "unique": "k"},
+            "unique_for must be 'open', 'waiting' or a duration such as '10m', not '10x'",
+        ),
         ({"unique_for": "10m"}, "unique_for has no effect without unique"),
         ({"unique": 7}, "field 'unique'"),
         ({"concurrency": 0, "concurrency_key": "k"}, "concurrency must be between 1 and 1000000, not 0"),

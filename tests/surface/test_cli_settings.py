@@ -75,6 +75,9 @@ PLANTED: dict[str, Plant] = {
     "crash-limit": "crash-limit = 1\n",
     "backoff": "backoff-base = 600\n",
     "backoff that is none": 'backoff-base = 600\nbackoff = "none"\n',
+    "backoff that is fixed": 'backoff-base = 600\nbackoff = "fixed"\n',
+    "backoff that does not grow": "backoff-base = 1\n",
+    "backoff in full": 'backoff = "exponential:2s,multiplier=3"\n',
     "signatures switched off": "verify = false\nallow-unsigned = true\n",
     "signatures half switched off": "verify = false\n",
     "allow-unsigned alone": "allow-unsigned = true\n",
@@ -102,7 +105,7 @@ PLANTED: dict[str, Plant] = {
     "a collector": 'metrics = "counting"\n',
     "a table that is not read": ignored_table,
 }
-QUIET = {"reap-interval by default", "backoff that is none"}
+QUIET = {"reap-interval by default", "backoff that is fixed", "backoff in full"}
 
 
 @pytest.mark.parametrize("kind", PLANTED)

@@ -144,6 +144,22 @@ def test_a_burst_ends_when_nothing_is_due(shop: Terminal) -> None:
     assert {job["id"]: job["state"] for job in shop.jobs()} == {"later": "scheduled", "now": "failed"}
 
 
+@pytest.mark.parametrize("backoff", ["fixed:10m", "10m", "exponential:10m,max=2h,jitter=0"])
+def test_a_first_delay_above_the_default_cap_is_not_cut(shop: Terminal, backoff: str) -> None:
+    shop("enqueue", "--job", "fail", "text=no", "--backoff", backoff)
+    assert "retrying in 10 m" in shop("worker", "start", "shop", "--burst").out
+
+
+def test_the_reference_s_delays_can_be_set(shop: Terminal) -> None:
+    for name, value in (("backoff-base", "5"), ("backoff-multiplier", "2"), ("backoff-jitter", "0")):
+        assert shop("config", "set", name, value).code == 0
+    shop("enqueue", "--job", "fail", "text=no")
+    assert "retrying in 5 s" in shop("worker", "start", "shop", "--burst").out
+    assert shop("config", "set", "backoff", "20m,1h").code == 0
+    shop("enqueue", "--job", "fail", "text=no")
+    assert "retrying in 20 m" in shop("worker", "start", "shop", "--burst").out
+
+
 def test_it_stops_after_as_many_jobs_as_it_was_given(shop: Terminal) -> None:
     for number in range(4):
         shop("enqueue", f'{{"id": "job{number}", "job": "add", "payload": {{"a": {number}}}}}')
@@ -151,6 +167,32 @@ def test_it_stops_after_as_many_jobs_as_it_was_given(shop: Terminal) -> None:
     assert answer.code == 0
     assert [job["state"] for job in shop.jobs()] == ["completed", "completed", "completed", "pending"]
     assert shop("worker", "start", "shop", "--max-jobs", "-1").code == 2
+
+
+@pytest.mark.parametrize("command", [("worker", "start", "shop"), ("queue", "work", "--app", "shop", "--burst")])
+def test_the_limit_of_jobs_counts_only_those_that_ran(
+    shop: Terminal, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
+) -> None:
+    shop("enqueue", "--id", "first", "--idempotency-key", "k", "--job", "add", "a:=1")
+    shop("worker", "start", "shop", "--burst")
+    monkeypatch.setenv("HOLDFAST_ALLOWED_COMMANDS", "true")
+    shop("enqueue", "--id", "forbidden", "--priority", "9", "--", "true")
+    monkeypatch.delenv("HOLDFAST_ALLOWED_COMMANDS")
+    shop("enqueue", "--id", "unknown", "--priority", "9", "--job", "nowhere")
+    shop("enqueue", "--id", "expired", "--priority", "9", "--expires", "0", "--job", "add", "a:=1")
+    shop("enqueue", "--id", "spared", "--priority", "9", "--idempotency-key", "k", "--job", "add", "a:=1")
+    for number in range(3):
+        shop("enqueue", "--id", f"job{number}", "--job", "add", "a:=1")
+    answer = shop(*command, "--max-jobs", "1", "--json")
+    assert answer.code == 0
+    ends = {result["job_id"]: result["status"] for result in map(json.loads, answer.out.splitlines())}
+    assert ends == {
+        "forbidden": "rejected",
+        "unknown": "released",
+        "expired": "cancelled",
+        "spared": "skipped-idempotent",
+        "job0": "acked",
+    }
 
 
 @pytest.mark.parametrize("queues", [("--queue", "a, b"), ("-q", "a", "-q", "b")])
@@ -305,6 +347,23 @@ def test_a_worker_that_allows_nothing_says_so(terminal: Terminal) -> None:
     )
 
 
+def test_a_worker_without_signatures_warns_loudly_at_start(terminal: Terminal) -> None:
+    warning = "CRITICAL signatures are not verified (verify = false): anyone who can write to the"
+    assert "signatures" not in terminal.program("worker", "start", "--burst").err
+    terminal.config.write_text("verify = false\nallow-unsigned = true\n")
+    answer = terminal.program("worker", "start", "--burst", "--quiet", "--log-level", "error")
+    assert answer.code == 0
+    assert warning in answer.err
+    logged = terminal.program("worker", "start", "--burst", HOLDFAST_LOG_FORMAT="json")
+    [record] = [json.loads(line) for line in logged.err.splitlines() if line.startswith("{")]
+    assert (record["level"], record["logger"]) == ("CRITICAL", "holdfast.worker")
+    checks = terminal("health", "--json").json["checks"]
+    assert [check["warning"] for check in checks if check["name"] == "signatures"] == [True]
+    assert "⚠ signatures not verified: anyone who can write to the database" in terminal("health").out
+    for words in (("doctor",), ("config", "check")):
+        assert "disables signatures" in terminal(*words).out
+
+
 def test_a_command_this_worker_does_not_allow_is_dead_and_says_how_to_allow_it(terminal: Terminal) -> None:
     terminal("config", "set", "allowed-commands", "rm")
     terminal("enqueue", "--id", "job1", "--", "rm", "-rf", "/")
@@ -378,7 +437,7 @@ def test_a_signal_lets_the_running_job_finish_and_begins_no_other(
     begun, go = next(gates)
     process = start_waiting_job(terminal, begun)
     process.send_signal(number)
-    remarks_until(process, "stopping: waiting up to 30 s for 1 running job (press Ctrl-C again to stop now)")
+    remarks_until(process, "stopping: finishing 1 running job; press Ctrl-C again to requeue it")
     go.write_text("at last\n")
     answer = ended(process)
     assert answer.code == 0
@@ -395,7 +454,7 @@ def test_a_second_signal_gives_the_running_job_back(terminal: Terminal, gates: I
     process.send_signal(signal.SIGTERM)
     answer = ended(process)
     assert answer.code == 0
-    assert "releasing running jobs" in answer.err
+    assert "stopping the running jobs and requeueing them" in answer.err
     assert "stopped · 0 done · 1 requeued · nothing lost" in answer.err
     job = terminal.job("job1")
     assert (job["state"], job["attempts"], job["crashes"]) == ("pending", 0, 0)

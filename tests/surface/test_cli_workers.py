@@ -1,6 +1,7 @@
 """`worker list` and `worker stop`: who is there, and an order that reaches them through the jobs' own database."""
 
 import os
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,7 @@ from .terminal import Terminal, ended
 ONE = "5f3a0000aaaa"
 TWO = "5f3b0000bbbb"
 EVIL = "\x1b[2J\r"
+HERE = socket.gethostname()
 
 
 @pytest.fixture
@@ -119,21 +121,69 @@ def test_nothing_a_worker_says_reaches_the_terminal_as_a_command(terminal: Termi
 
 
 def test_the_only_worker_needs_no_name(terminal: Terminal, registry: WorkerRegistry) -> None:
-    registry.beat(report(ONE, running=1))
+    registry.beat(report(ONE, host=HERE, running=1))
     lose(registry, TWO)
     answer = terminal("worker", "stop")
     assert (answer.code, answer.out) == (0, "✓ 5f3a0000 asked to stop; running jobs finish first\n")
     assert registry.order_of(ONE) is StopOrder.DRAIN
 
 
-def test_several_workers_are_listed_and_none_is_stopped(terminal: Terminal, registry: WorkerRegistry) -> None:
-    registry.beat(report(ONE))
-    registry.beat(report(TWO, pid=99))
+def test_without_a_name_all_workers_of_this_host_are_stopped(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, host=HERE))
+    registry.beat(report(TWO, host=HERE, running=1))
+    lose(registry, "cccccccc", host=HERE)
     answer = terminal("worker", "stop")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == [
+        "✓ 5f3a0000 asked to stop; running jobs finish first",
+        "✓ 5f3b0000 asked to stop; running jobs finish first",
+    ]
+    assert (registry.order_of(ONE), registry.order_of(TWO)) == (StopOrder.DRAIN, StopOrder.DRAIN)
+    assert registry.order_of("cccccccc") is None
+
+
+OTHERS = "1 worker on other hosts (web-2) will not be stopped; --all stops all workers"
+
+
+def test_if_others_run_on_other_hosts_it_asks_and_stops_only_those_here(
+    terminal: Terminal, registry: WorkerRegistry
+) -> None:
+    registry.beat(report(ONE, host=HERE))
+    registry.beat(report(TWO, host="web-2"))
+    answer = terminal("worker", "stop", typed="n\n")
+    assert (answer.code, answer.out, registry.order_of(ONE)) == (1, "", None)
+    assert answer.err.startswith(f"{OTHERS}\nStop 1 worker on this host ({HERE}) only? [y/N]: ")
+    answer = terminal("worker", "stop", typed="y\n")
+    assert (answer.code, answer.out) == (0, "✓ 5f3a0000 asked to stop; running jobs finish first\n")
+    assert (registry.order_of(ONE), registry.order_of(TWO)) == (StopOrder.DRAIN, None)
+
+
+def test_where_nobody_can_answer_it_needs_yes_or_all(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, host=HERE))
+    registry.beat(report(TWO, host="web-2"))
+    for words in ((), ("--json",)):
+        answer = terminal("worker", "stop", *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert f"this would stop 1 worker on this host ({HERE}) only; pass --yes, or" in answer.err
+    assert terminal("worker", "stop", "--dry-run").out == "would stop 5f3a0000 (live, 0 jobs running)\n"
+    assert (registry.order_of(ONE), registry.order_of(TWO)) == (None, None)
+    answer = terminal("worker", "stop", "--yes", "--json")
+    assert ([each["id"] for each in answer.json], answer.err) == ([ONE], f"{OTHERS}\n")
+    assert (registry.order_of(ONE), registry.order_of(TWO)) == (StopOrder.DRAIN, None)
+    assert [each["id"] for each in terminal("worker", "stop", "--all", "--json").json] == [ONE, TWO]
+    assert registry.order_of(TWO) is StopOrder.DRAIN
+
+
+def test_workers_on_other_hosts_only_are_listed_and_none_is_stopped(
+    terminal: Terminal, registry: WorkerRegistry
+) -> None:
+    registry.beat(report(ONE, host="web-2"))
+    registry.beat(report(TWO, host="web-3", pid=99))
+    answer = terminal("worker", "stop", "--yes")
     assert (answer.code, answer.out) == (4, "")
-    assert "--all" in answer.err
-    assert "5f3a0000  live, pid 4121 on web-1" in answer.err
-    assert "5f3b0000  live, pid 99 on web-1" in answer.err
+    assert f"no worker is running on this host ({HERE}); name one on another host, or pass --all:" in answer.err
+    assert "5f3a0000  live, pid 4121 on web-2" in answer.err
+    assert "5f3b0000  live, pid 99 on web-3" in answer.err
     assert registry.order_of(ONE) is None
 
 
@@ -214,7 +264,7 @@ def test_a_lost_worker_has_nothing_to_stop_but_finds_the_order_if_it_comes_back(
 
 
 def test_an_order_to_leave_now_is_not_softened(terminal: Terminal, registry: WorkerRegistry) -> None:
-    registry.beat(report(ONE))
+    registry.beat(report(ONE, host=HERE))
     terminal("worker", "stop", "--now")
     terminal("worker", "stop")
     assert registry.order_of(ONE) is StopOrder.NOW
@@ -231,17 +281,17 @@ def test_waiting_ends_when_the_worker_has_left(terminal: Terminal, registry: Wor
 
 
 def test_waiting_ends_when_the_worker_is_lost(terminal: Terminal, registry: WorkerRegistry) -> None:
-    registry.beat(report(ONE))
+    registry.beat(report(ONE, host=HERE))
     process = terminal.start("worker", "stop", "--json", "--wait", "0")
     until(lambda: registry.order_of(ONE))
-    lose(registry, ONE)
+    lose(registry, ONE, host=HERE)
     answer = ended(process)
     [document] = answer.json
     assert (answer.code, document["id"], document["order"], document["state"]) == (0, ONE, "drain", "lost")
 
 
 def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, registry: WorkerRegistry) -> None:
-    registry.beat(report(ONE, draining=True, running=1, jobs=(running("job1"),)))
+    registry.beat(report(ONE, host=HERE, draining=True, running=1, jobs=(running("job1"),)))
     answer = terminal("worker", "stop", "--wait", "10ms")
     assert answer.code == 6
     first, job = answer.err.splitlines()
@@ -254,7 +304,7 @@ def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, registr
 
 
 def test_on_a_terminal_waiting_can_be_seen(terminal: Terminal, registry: WorkerRegistry) -> None:
-    registry.beat(report(ONE, running=2))
+    registry.beat(report(ONE, host=HERE, running=2))
     screen = terminal.on_screen("worker", "stop", "--wait")
     screen.wait_for("waiting for 1 worker to stop…")
     registry.leave(ONE)

@@ -11,6 +11,7 @@ import pty
 import re
 import shlex
 import shutil
+import socket
 import struct
 import sys
 import termios
@@ -32,6 +33,7 @@ from .terminal import Answer, Terminal, undone
 from .test_cli_program import LEAVES
 
 ESCAPE = "\x1b"
+HERE = socket.gethostname()
 LIST = "list of "
 LINES = "lines of "
 NO_JSON = "no JSON"
@@ -66,7 +68,7 @@ CASES = {
         is_table=True,
         is_coloured=True,
     ),
-    "worker show": Case("worker show aa", "holdfast.worker/1", "pid 4121 on web-1", is_coloured=True),
+    "worker show": Case("worker show aa", "holdfast.worker/1", f"pid 4121 on {HERE}", is_coloured=True),
     "worker stop": Case("worker stop aa", LIST + "holdfast.worker.stop/1", "✓ aaaaaaaa asked to stop"),
     "list": Case("list", LIST + "holdfast.job/1", "job1", is_table=True, is_coloured=True),
     "show": Case("show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
@@ -177,7 +179,8 @@ def create_project(place: Path) -> Path:
         hf.define("add").id("job1").queue("mail").dispatch()
         hf.define("command", {"argv": ["true"]}).id("cmd1").dispatch()
         running = RunningJob(id="job7", job="add", queue="mail", started_at=report("x").started_at)
-        WorkerRegistry(engine.state).beat(report("a" * 32, queues=("mail:3",), jobs=(running,), running=1, done=1234))
+        reported = report("a" * 32, host=HERE, queues=("mail:3",), jobs=(running,), running=1, done=1234)
+        WorkerRegistry(engine.state).beat(reported)
         lose(WorkerRegistry(engine.state), "b" * 32)
         engine.pause("slow", "vendor is down")
         hf.breaker("stripe", cooldown="10m").trip()

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_type
 
-from holdfast import AsyncJobHandle, Holdfast, JobContext, JobHandle
+from holdfast import AsyncJobHandle, Backoff, Holdfast, JobContext, JobHandle
 
 hf = Holdfast("memory://")
 
@@ -54,6 +54,13 @@ def with_options() -> None:
     charge.options(delay=5).enqueue("1")  # wrong
     charge.options(delays=5)  # wrong
     charge.options(priority="high")  # wrong
+    charge.options(timeout="5m", delay=timedelta(hours=1), expires="2d", idempotency_key="k", idempotency_ttl=60)
+    charge.options(timeout=[5])  # wrong
+    charge.options(backoff=0.05).options(backoff=timedelta(minutes=1)).options(backoff="fixed:10s")
+    charge.options(backoff=[1, "5s", timedelta(minutes=1)]).options(backoff=Backoff(base=3))
+    charge.options(backoff={"base": 5})  # wrong
+    hf.define("mail").timeout("5m").delay("1h").backoff(0.05).unique("k", unique_for="10m")
+    hf.define("mail").timeout(datetime.now())  # wrong
     hf.enqueue_many([charge.define(1), send.define("ada")])
     charge.define("1")  # wrong
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
+import msgspec
 import pytest
 
 import holdfast
@@ -35,7 +36,7 @@ from holdfast.errors import (
     PayloadRejected,
     ResultGone,
 )
-from holdfast.execution.retry import RetryPolicy
+from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.extensions import backoff_of
 from holdfast.handlers import Cancel
 from holdfast.queues.keyfiles import KEY_FACTS
@@ -635,6 +636,26 @@ def test_the_settings_are_the_defaults_of_jobs(tmp_path: Path) -> None:
         policy = hf.backend().policy
         assert (policy.lease_s, policy.crash_limit, policy.retain_completed_s) == (9.0, 2, 5.0)
         assert policy.retain_dead_s is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "delays"),
+    [
+        (Settings(), [2, 4, 8, 16]),
+        (Settings(backoff_base=5), [5, 25, 125, 300]),
+        (Settings(backoff_base=5, backoff_multiplier=2), [5, 10, 20, 40]),
+        (Settings(backoff_base=0.5), [0.5, 0.5, 0.5, 0.5]),
+        (Settings(backoff="linear", backoff_base=10, backoff_max=25), [10, 20, 25, 25]),
+        (Settings(backoff="fixed", backoff_base=600), [600, 600, 600, 600]),
+        (Settings(backoff="none"), [0, 0, 0, 0]),
+        (Settings(backoff="1s,5s,1m"), [1, 5, 60, 60]),
+        (Settings(backoff="10m", backoff_base=5), [600, 600, 600, 600]),
+        (Settings(backoff="exponential:5s,max=30s", backoff_max=7), [5, 10, 20, 30]),
+    ],
+)
+def test_the_settings_of_the_backoff_give_these_delays(settings: Settings, delays: list[float]) -> None:
+    policy = BackoffPolicy(msgspec.structs.replace(backoff_of(settings), jitter=0))
+    assert [policy.delay(attempt) for attempt in range(2, 6)] == delays
 
 
 def test_the_base_of_the_backoff_is_also_its_multiplier() -> None:

@@ -140,6 +140,7 @@ RANGES = {
     "timeout": ("0", "366d", "367d", "99999999999999"),
     "idempotency-ttl": ("1s", "3650d", "999ms", "3651d"),
     "backoff-base": ("0", "86400", "-0.1", "86401"),
+    "backoff-multiplier": ("1", "100", "0.9", "101"),
     "backoff-jitter": ("0", "1", "-0.1", "1.01"),
     "lease": ("1s", "1d", "999ms", "25h"),
     "crash-limit": ("1", "100", "0", "101"),
@@ -184,7 +185,7 @@ def test_every_bounded_key_has_been_tried() -> None:
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-@pytest.mark.parametrize("name", ["backoff-base", "backoff-jitter"])
+@pytest.mark.parametrize("name", ["backoff-base", "backoff-multiplier", "backoff-jitter"])
 def test_no_number_is_endless_or_none(name: str, number: str) -> None:
     with pytest.raises(ConfigError, match="out of range"):
         check_value(KEYS[name], number)
@@ -209,8 +210,22 @@ def test_no_number_is_endless_or_none(name: str, number: str) -> None:
         ("installation", "x" * 65, "use 1 to 64 letters, digits, dashes, underscores or dots"),
         ("installation", 7, "must be a string"),
         ("verify", 1, "must be true or false"),
-        ("backoff", "expnential", "did you mean 'exponential'? choose one of none, fixed, linear, exponential"),
-        ("backoff", {}, "choose one of none, fixed, linear, exponential"),
+        (
+            "backoff",
+            "expnential",
+            "'expnential' is not a backoff strategy; did you mean 'exponential'? use none, fixed, linear, exponential, "
+            "or a list of delays",
+        ),
+        ("backoff", {}, "must be a strategy, a delay, or a list of delays"),
+        ("backoff", True, "must be a strategy, a delay, or a list of delays"),
+        ("backoff", ["1s", "soon"], "must be a number of seconds, or a value such as 90s, 15m, 2h or 3d"),
+        ("backoff", "fixed:1s,jitter=5%", "jitter has no effect with fixed; use it with linear or exponential"),
+        ("backoff", "exponential:2s,jitter=200%", "backoff jitter must be between 0 and 1, not 2"),
+        (
+            "backoff",
+            "exponential:10m",
+            "the backoff base, 600 s, is longer than the max, 300 s; set a longer max, as in exponential:10m,max=2h",
+        ),
         ("url", 5, "must be a string"),
         ("allowed-commands", 5, "must be a list of strings"),
         ("allowed-commands", ["sleep", 5], "must be a list of strings"),
@@ -233,6 +248,11 @@ def test_a_value_of_the_wrong_kind_is_refused_with_the_right_one(name: str, raw:
         ("allowed-commands", "", ()),
         ("max-retries", " 5 ", 5),
         ("backoff", "fixed", "fixed"),
+        ("backoff", " linear ", "linear"),
+        ("backoff", "1s,5s,1m", "1s,5s,1m"),
+        ("backoff", ["1s", 5, "1m"], "1s,5,1m"),
+        ("backoff", 0.5, "0.5"),
+        ("backoff", "exponential:2s,multiplier=3", "exponential:2s,multiplier=3"),
         ("backoff-base", "2", 2.0),
         ("installation", "Shop-2_eu.west", "Shop-2_eu.west"),
         ("installation", "x" * 64, "x" * 64),
@@ -247,7 +267,7 @@ def test_a_value_may_be_written_as_people_write_it(name: str, raw: object, value
     [
         ("max-retrys", "did you mean 'max-retries'?"),
         ("maxretries", "did you mean 'max-retries'?"),
-        ("colour", "known keys: url, app, max-retries, timeout"),
+        ("colour", "known keys: url, app, default-queue, queues, max-retries"),
     ],
 )
 def test_an_unknown_key_is_refused_with_a_suggestion(folder: Path, name: str, hint: str) -> None:

@@ -178,13 +178,58 @@ def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
             "backoff-base = 400 in /holdfast.toml:1 conflicts with backoff-max = 300: every delay is limited to 300s "
             "-> use a longer backoff-max or a shorter backoff-base",
         ),
+        (
+            'backoff = "linear"\nbackoff-base = 400\n',
+            "backoff-base",
+            "backoff-base = 400 in /holdfast.toml:2 conflicts with backoff-max = 300: every delay is limited to 300s "
+            "-> use a longer backoff-max or a shorter backoff-base",
+        ),
+        (
+            'backoff = "fixed"\nbackoff-max = 60\n',
+            "backoff-max",
+            "backoff-max = 60 in /holdfast.toml:2 has no effect with backoff = fixed -> "
+            "remove it, or set backoff to linear or exponential",
+        ),
+        (
+            'backoff = "linear"\nbackoff-multiplier = 2\n',
+            "backoff-multiplier",
+            "backoff-multiplier = 2 in /holdfast.toml:2 has no effect with backoff = linear -> "
+            "remove it, or set backoff to exponential",
+        ),
+        (
+            'backoff = ["1s", "5s"]\nbackoff-jitter = 0.5\n',
+            "backoff-jitter",
+            "backoff-jitter = 0.5 in /holdfast.toml:2 has no effect with backoff = 1s,5s -> "
+            "remove it, or set backoff to linear or exponential",
+        ),
+        (
+            "backoff-multiplier = 1\n",
+            "backoff-multiplier",
+            "backoff-multiplier = 1 in /holdfast.toml:1 makes every delay equal to backoff-base -> "
+            "use a greater multiplier:  holdfast config set backoff-multiplier 2",
+        ),
+        (
+            "backoff-base = 0.5\n",
+            "backoff-base",
+            "backoff-base = 0.5 in /holdfast.toml:1 is also the multiplier, because backoff-multiplier is not set, so "
+            "the delays do not grow -> use a greater multiplier:  holdfast config set backoff-multiplier 2",
+        ),
     ],
 )
 def test_what_is_hardly_meant_is_a_warning(folder: Path, text: str, key: str, message: str) -> None:
     assert said(folder, text) == [(True, key, message)]
 
 
-@pytest.mark.parametrize("text", ["lease = 15\n", 'backoff-base = 400\nbackoff = "none"\n', "lease = 3\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lease = 15\n",
+        'backoff-base = 400\nbackoff = "fixed"\n',
+        "backoff-base = 5\nbackoff-multiplier = 2\n",
+        'backoff = "exponential:10m,max=1h"\n',
+        "lease = 3\n",
+    ],
+)
 def test_what_nobody_has_set_or_would_notice_is_no_warning(folder: Path, text: str) -> None:
     assert said(folder, text) == []
 
@@ -201,10 +246,10 @@ def test_a_place_that_cannot_be_a_file_is_told(folder: Path) -> None:
     ]
 
 
-def test_a_place_below_a_directory_that_is_not_there_is_a_warning(folder: Path) -> None:
+def test_a_place_below_a_directory_that_is_not_there_is_told(folder: Path) -> None:
     assert said(folder, f'url = "sqlite:///{folder}/typo/app/jobs.db"\n') == [
         (
-            True,
+            False,
             "url",
             "url in /holdfast.toml:1: the directory /typo does not exist -> "
             "name another file, or create it with  mkdir -p /typo",
@@ -251,3 +296,28 @@ def test_a_password_in_a_file_that_others_can_read_is_a_warning(folder: Path) ->
     assert said(folder, text, HOLDFAST_SIGNING_KEY=KEY) == []
     file.chmod(0o644)
     assert said(folder, 'url = "sqlite:///jobs.db"\n') == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('dead-letter-to = "Failed"', (False, "dead-letter-to", "'Failed' is not a valid queue name")),
+        ('[dead-letter-queues]\nmail = "no!"', (False, "dead-letter-queues", "'no!' is not a valid queue name")),
+        (
+            'dead-letter-to = "failed"\n[backends]\nreports = "memory://"\n[routes]\nnightly = "reports"',
+            (False, "dead-letter-to", "in dead-letter-queues, set nightly to a queue in 'reports'"),
+        ),
+    ],
+)
+def test_a_queue_for_dead_letters_is_valid_and_in_the_same_backend(
+    folder: Path, text: str, problem: tuple[bool, str, str]
+) -> None:
+    [(warning, key, message)] = said(folder, text)
+    assert (warning, key) == problem[:2]
+    assert message.startswith(f"{key} in /holdfast.toml:1: ")
+    assert problem[2] in message
+
+
+def test_queues_for_dead_letters_can_differ_by_backend(folder: Path) -> None:
+    tables = '[backends]\nreports = "memory://"\n[routes]\nnightly = "reports"\n[dead-letter-queues]\nnightly = ""'
+    assert said(folder, f'dead-letter-to = "failed"\n{tables}') == []

@@ -206,7 +206,7 @@ def test_a_url_is_shown_without_its_password(raw: str, shown: str) -> None:
 
 def test_settings_can_be_printed() -> None:
     text = repr(Settings(url=URL, lease=5.0))
-    assert text.startswith("Settings(url='postgresql://ada:…@db.example/shop', app='', max_retries=3, ")
+    assert text.startswith("Settings(url='postgresql://ada:…@db.example/shop', app='', default_queue='default', ")
     assert "lease=5.0" in text
     assert "hunter2" not in text
 

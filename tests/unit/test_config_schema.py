@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from jsonschema import Draft7Validator
 
 from holdfast.config import KEYS, as_seconds, check_value
 from holdfast.config.schema import settings_schema
@@ -59,8 +60,30 @@ def test_the_schema_accepts_spans_as_the_documentation_writes_them(text: str) ->
     assert re.search(PROPERTIES["lease"]["anyOf"][1]["pattern"], text)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_valid"),
+    [
+        ("fixed", True),
+        ("exponential:2s,multiplier=3", True),
+        ("1s,5s,1m", True),
+        (10, True),
+        (["1s", 5], True),
+        ("expnential", False),
+        ([], False),
+        (["soon"], False),
+        (-1, False),
+        (True, False),
+    ],
+)
+def test_a_backoff_is_a_strategy_a_notation_a_delay_or_a_list_of_delays(value: Any, is_valid: bool) -> None:
+    validator: Any = Draft7Validator(PROPERTIES["backoff"])
+    assert validator.is_valid(value) is is_valid
+    if is_valid:
+        check_value(KEYS["backoff"], value)
+
+
 def test_choices_flags_lists_and_tables_have_their_types() -> None:
-    assert PROPERTIES["backoff"]["enum"] == ["none", "fixed", "linear", "exponential"]
+    assert PROPERTIES["backoff"]["anyOf"][0]["enum"] == ["none", "fixed", "linear", "exponential"]
     assert PROPERTIES["verify"]["type"] == "boolean"
     assert PROPERTIES["installation"]["pattern"] == "^[A-Za-z0-9_.-]{1,64}$"
     assert PROPERTIES["allowed-commands"] == {

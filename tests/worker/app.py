@@ -20,7 +20,8 @@ from typing import Any
 from holdfast import Holdfast
 from holdfast.handlers import Cancel, FunctionHandler, HandlerRegistry, JobContext, Snooze
 
-from ..faults.ledgers import append_line
+from ..faults.ledgers import GrowingFile, append_line
+from ..faults.processes import lives
 
 LOOK_EVERY_S = 0.005
 _here = Path(os.environ.get("FLOOR", "/nowhere"))
@@ -55,6 +56,12 @@ def brief(context: JobContext) -> int:
 def fenced(context: JobContext) -> int:
     note("end", context, context.fence)
     return context.fence
+
+
+def witness(context: JobContext) -> None:
+    """Note how many of the processes that started a job before are still alive."""
+    before = {int(line.split()[2]) for line in GrowingFile(_here / "ledger").lines() if line.startswith("start ")}
+    note("end", context, sum(map(lives, before)))
 
 
 def gated(context: JobContext, gate: str = "") -> int:
@@ -249,6 +256,7 @@ def register(registry: HandlerRegistry) -> None:
         babbles,
         dies_at_gate,
         fenced,
+        witness,
         kills_worker,
         parent,
         snoozes,

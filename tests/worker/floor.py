@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
@@ -27,18 +28,22 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.state.breakers import Rule
 from holdfast.values import (
+    Accepted,
     AttemptRecord,
     Backoff,
     BackoffStrategy,
     Cell,
     Entered,
     Entry as SlotEntry,
+    JobEnvelope,
+    JobFilter,
     JobHistory,
     JobLease,
     JobState,
     JobView,
     LeaseState,
     Outcome,
+    Page,
     Settlement,
     Spend,
     Spent,
@@ -49,6 +54,7 @@ from holdfast.values import (
 )
 from holdfast.worker.admission import Admission
 from holdfast.worker.circuits import DEFAULT_RULE
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
@@ -65,6 +71,7 @@ from .bench import KEY
 
 T = TypeVar("T")
 AT_ONCE = BackoffPolicy(Backoff(strategy=BackoffStrategy.NONE, jitter=0.0))
+NO_COPIES = DeadLetterQueues()
 OPTIONS = WorkerOptions(queues={"default": 1}, kill_after_s=0.3, poll_interval_s=0.5)
 
 
@@ -129,6 +136,19 @@ class ShakyEngine(Engine):
     ) -> tuple[list[bool], list[JobLease]]:
         call: Callable[..., tuple[list[bool], list[JobLease]]] = self._sound.exchange
         return self.shaky("exchange", lambda: call(settlements, queue, limit, owner_token=owner_token))
+
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        return self.shaky("accept", lambda: self._sound.accept(envelopes, tx, writes=writes))
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        call: Callable[..., Page] = self._sound.find
+        return self.shaky("find", lambda: call(where, limit=limit, after=after))
+
+    def get(self, job_id: str) -> JobHistory | None:
+        call: Callable[..., JobHistory | None] = self._sound.get
+        return self.shaky("get", lambda: call(job_id))
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         return self.shaky("renew_many", lambda: self._sound.renew_many(leases))
@@ -290,6 +310,7 @@ class Floor:
         max_memory_bytes: int = 0,
         listener: Callable[[Sequence[WorkerResult]], None] | None = None,
         breaker: Rule = DEFAULT_RULE,
+        dead_letters: DeadLetterQueues = NO_COPIES,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -306,6 +327,7 @@ class Floor:
             registry=registry,
             admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
+            copies=DeadLetterCopies(self.engine.envelopes, self.engine.ring, dead_letters),
             reporter=Reporter(InMemoryMetrics(), listener=listener),
             options=chosen,
             version="0",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
@@ -18,6 +19,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import CancelAnswer, JobLease, JobState, LeaseState, Outcome, WorkerStatus
 from holdfast.worker import QueueWorker
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
 
 from ..faults.processes import DEADLINE_S, until
@@ -59,6 +61,7 @@ class Site:
             retry=BackoffPolicy(),
             metrics=InMemoryMetrics(),
             clock=SYSTEM_CLOCK,
+            copies=DeadLetterCopies(self.engine.envelopes, self.engine.ring, DeadLetterQueues()),
         )
 
     def put(self, run: Callable[[JobContext], object]) -> str:

@@ -11,7 +11,7 @@ from holdfast.handlers import JobContext
 from holdfast.values import JobLease, JobState, WorkerResult, WorkerStatus
 from holdfast.worker import WorkerLoop
 
-from .bench import Bench
+from .bench import KEY, Bench, wire_of
 
 
 class Claims:
@@ -84,6 +84,24 @@ def test_it_ends_after_so_many_jobs(bench: Bench, worked: Worked, claims: Claims
     assert worked.ids == ["a", "b"]
     assert len(claims.queues) == 2
     assert bench.view("c").state is JobState.PENDING
+
+
+def test_the_limit_counts_only_jobs_that_ran(bench: Bench, worked: Worked) -> None:
+    bench.put("unknown", id="postponed")
+    bench.put(id="expired", expires=1)
+    bench.clock.advance(2)
+    bench.put_wire(wire_of(key=KEY.replace("the-key", "not-key")), id="rejected")
+    for id in ("x", "y"):
+        bench.put(id=id)
+    loop = WorkerLoop(bench.worker, ["default"], max_jobs=1, on_result=worked.results.append)
+    loop.run()
+    assert [(result.job_id, result.status) for result in worked.results] == [
+        ("expired", WorkerStatus.CANCELLED),
+        ("postponed", WorkerStatus.RELEASED),
+        ("rejected", WorkerStatus.REJECTED),
+        ("x", WorkerStatus.ACKED),
+    ]
+    assert (worked.ids, loop.jobs_done) == (["x"], 1)
 
 
 def test_a_limit_reached_in_the_middle_of_the_queues_leaves_the_others_alone(

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.testing.lab import LEASE_S
 from holdfast.values import Ack, DeadReason, Entered, Entry, JobState, Outcome, Slot, WorkerStatus
+from holdfast.worker import exchanger
 
 from ..faults.processes import until
 from ..servers.places import every_engine
@@ -35,7 +36,7 @@ def test_a_duplicate_of_a_running_job_waits_for_it_and_is_skipped(floor: Floor) 
     floor.noted("start", first)
     floor.noted("start", other)
     view = floor.reached(second, JobState.BLOCKED)
-    assert (view.blocked_on, view.attempts) == ("idempotency:gated:k", 0)
+    assert (view.blocked_on, view.attempts) == ("idempotency:gated/k", 0)
     floor.open_gate("open")
     floor.reached(second, JobState.COMPLETED)
     assert floor.outcomes(second) == [Outcome.SKIPPED]
@@ -49,6 +50,20 @@ def test_a_duplicate_of_a_running_job_waits_for_it_and_is_skipped(floor: Floor) 
     assert (worker.tally[WorkerStatus.ACKED], worker.tally[WorkerStatus.SKIPPED_IDEMPOTENT]) == (2, 1)
     assert worker.tally[WorkerStatus.BLOCKED] >= 1
     assert floor.starts() == {first: 1, other: 1}
+
+
+@every_engine
+def test_a_timeout_frees_the_key_only_when_the_process_is_gone(floor: Floor) -> None:
+    """The first job hears nothing of its timeout, so its process is killed."""
+    first = floor.put("stuck", timeout=0.2, max_retries=0, concurrency_key="k")
+    second = floor.put("witness", concurrency_key="k")
+    worker = floor.start(processes=2)
+    floor.noted("start", first)
+    floor.reached(second, JobState.COMPLETED)
+    worker.stop()
+    worker.ended()
+    assert floor.outcomes(first) == [Outcome.TIMEOUT]
+    assert [entry.words for entry in floor.ledger("end") if entry.id == second] == [("0",)]
 
 
 @every_engine
@@ -70,6 +85,25 @@ def test_an_entry_is_repeated_until_the_engine_answers(floor: Floor) -> None:
     worker.ended()
     assert worker.tally[WorkerStatus.ACKED] == 1
     assert floor.ends() == {id: 1}
+
+
+def test_a_job_that_cannot_enter_is_released_and_does_not_hold_up_others(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanger, "ENTER_LIMIT_S", 0.0)
+    floor.engine.down.add("enter")
+    keyed, plain = floor.put("fenced", concurrency_key="a"), floor.put("quick")
+    worker = floor.start()
+    floor.reached(plain, JobState.COMPLETED)
+    until(lambda: Outcome.INTERRUPTED in floor.outcomes(keyed), "the other one to be released")
+    floor.engine.down.clear()
+    floor.reached(keyed, JobState.COMPLETED)
+    worker.stop()
+    worker.ended()
+    assert floor.ends() == {plain: 1, keyed: 1}
+    view = floor.engine.get(keyed)
+    assert view is not None
+    assert (view.job.attempts, view.job.crashes) == (0, 0)
 
 
 @every_engine

@@ -10,8 +10,11 @@ import pytest
 
 import holdfast.worker
 from holdfast.codec import JobMessage
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.execution.retry import BackoffPolicy
 from holdfast.metrics import InMemoryMetrics
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Unsigned
 from holdfast.values import (
     Abandon,
     AttemptRecord,
@@ -23,12 +26,14 @@ from holdfast.values import (
     WorkerResult,
     WorkerStatus,
 )
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.settlements import PendingSettlements
 from holdfast.worker.verdict import verdict_on
 
+COPIES = DeadLetterCopies(EnvelopeFactory(Unsigned()), Unsigned(), DeadLetterQueues())
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -64,7 +69,7 @@ def dead(one: Flight) -> Settlement:
 
 def filled() -> PendingSettlements:
     """Two successes of one queue, one of another, and a dead letter among them."""
-    verdicts = PendingSettlements()
+    verdicts = PendingSettlements(COPIES)
     verdicts.add_successes([flight(1)], [Done(1, 2, 0, 1_000_000)])
     verdicts.add(dead(flight(2)), flight(2).message)
     durations = verdicts.add_successes(
@@ -88,7 +93,7 @@ def test_each_success_is_acknowledged_with_its_own_times() -> None:
 
 
 def test_a_success_is_settled_in_the_same_way_whether_its_child_reports_it_in_full_or_in_short() -> None:
-    one, verdicts = flight(1), PendingSettlements()
+    one, verdicts = flight(1), PendingSettlements(COPIES)
     verdicts.add_successes([one], [Done(1, 0, 5, 1_000_000)])
     result = ExecutionResult(handler="send", outcome=Outcome.SUCCEEDED, started_us=5, ended_us=1_000_000)
     assert verdicts.settlements == [verdict_on(result, one.message, one.lease, BackoffPolicy())]

@@ -1,6 +1,7 @@
 """Stopping a worker: running jobs may finish, the others are released, and the totals add up."""
 
 import signal
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.values import JobState, Outcome, StopOrder, WorkerStatus
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight
 from holdfast.worker.service import Service
+from holdfast.worker.shutdown import Shutdown
 
 from ..faults.processes import until
 from .floor import Floor
@@ -27,6 +29,26 @@ def test_a_drain_lets_running_jobs_finish_and_starts_no_other(floor: Floor) -> N
     worker.ended()
     assert floor.state(running) is JobState.COMPLETED
     assert (floor.state(waiting), floor.starts()[waiting]) == (JobState.PENDING, 0)
+
+
+def test_a_stop_waits_for_a_running_job_however_long_it_takes(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    tend = Shutdown.tend
+    tended = Counter[bool]()
+
+    def tend_days_later(shutdown: Shutdown, now: float) -> None:
+        tended[shutdown.is_begun] += 1
+        tend(shutdown, now + 30 * 86400)
+
+    monkeypatch.setattr(Shutdown, "tend", tend_days_later)
+    running = floor.put("gated")
+    worker = floor.start()
+    floor.noted("start", running)
+    worker.stop()
+    until(lambda: tended[True] > 2, "the worker to wait")
+    floor.open_gate(running)
+    worker.ended()
+    assert worker.tally == {WorkerStatus.ACKED: 1}
+    assert floor.outcomes(running) == [Outcome.SUCCEEDED]
 
 
 def test_a_drain_hands_back_what_no_child_has_started(floor: Floor) -> None:
@@ -112,7 +134,7 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
         ids.append(floor.put(job))
         floor.noted("start", ids[-1])
     worker.send(signal.SIGTERM)
-    worker.wait_for("for 2 running jobs")
+    worker.wait_for("stopping: finishing 2 running jobs; press Ctrl-C again to requeue them")
     floor.open_gate(ids[0])
     floor.reached(ids[0], JobState.COMPLETED)
     assert worker.runs
@@ -142,7 +164,7 @@ def test_a_signal_that_overtakes_the_report_of_a_start_still_counts_the_job(
     monkeypatch.setattr(ProcessPool, "give", give_and_stop)
     service = Service(floor.supervisor(), floor.engine, InMemoryMetrics())
     assert service.run(lambda _: None, lambda: None) == 0
-    assert "stopping: waiting up to 30 s for 1 running job (press" in capfd.readouterr().err
+    assert "stopping: finishing 1 running job; press" in capfd.readouterr().err
     assert floor.state(id) is JobState.COMPLETED
 
 

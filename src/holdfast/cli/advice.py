@@ -1,17 +1,16 @@
 """Command lines that several commands suggest."""
 
 from holdfast.cli.words import command
-from holdfast.values import DEFAULT_QUEUE
 
 
-def starting(queue: str = DEFAULT_QUEUE, *, app: str | None = None, job: str | None = None) -> str:
+def starting(queue: str | None = None, *, app: str | None = None, job: str | None = None) -> str:
     """The command that starts a worker for a queue. It names the application, unless the setting `app` does."""
-    from holdfast.cli.options import configured_app
+    from holdfast.cli.options import configured
     from holdfast.handlers import COMMAND_KEY
 
-    words, configured = ["holdfast", "worker", "start"], configured_app()
-    if job != COMMAND_KEY and not (configured and app in (None, configured)):
+    words, configured_app = ["holdfast", "worker", "start"], configured("app")
+    if job != COMMAND_KEY and not (configured_app and app in (None, configured_app)):
         words.append(app or "APP")
-    if queue != DEFAULT_QUEUE:
+    if queue not in (None, configured("default-queue")):
         words += ["--queue", queue]
     return command(*words)

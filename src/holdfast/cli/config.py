@@ -1,5 +1,7 @@
 """`holdfast config`: show, change and check settings."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +141,12 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
       holdfast config set max-retries 5
       holdfast config set allowed-commands sleep,echo
     """
+    from holdfast.config.checking import refuse_change
     from holdfast.config.writing import write_setting
 
-    file, found = find_project().config_file, key_named(key)
-    written = found.shown(_tried(file, key, value) if dry_run else write_setting(file, key, value))
+    project, found = find_project(), key_named(key)
+    file, judge = project.config_file, partial(refuse_change, project)
+    written = found.shown((_tried if dry_run else write_setting)(file, key, value, judge=judge))
     if as_json:
         write_json(SetDocument(key=found.name, value=written, written=not dry_run, file=str(file)))
     elif dry_run:
@@ -155,7 +159,7 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
         _note_surprises(found, file)
 
 
-def _tried(file: Path, key: str, value: str) -> Any:
+def _tried(file: Path, key: str, value: str, *, judge: Callable[[Key, str], None]) -> Any:
     """Write to a copy of the file, to check everything that a write would check."""
     from shutil import copyfile
     from tempfile import TemporaryDirectory
@@ -166,7 +170,7 @@ def _tried(file: Path, key: str, value: str) -> Any:
         copy = Path(directory) / file.name
         if file.is_file():
             copyfile(file, copy)
-        return write_setting(copy, key, value)
+        return write_setting(copy, key, value, judge=judge)
 
 
 @config.command("unset")
@@ -327,8 +331,11 @@ def _note_surprises(key: Key, file: Path) -> None:
 
 
 def _note_problems(reading: Reading) -> None:
-    for problem in reading.problems:
-        note(f"  commands will not start: {problem.message}")
+    from holdfast.config.checking import check_settings
+
+    for problem in check_settings(reading):
+        if not problem.warning:
+            note(f"  commands will not start: {problem.message}")
 
 
 def _text(value: Any) -> str:

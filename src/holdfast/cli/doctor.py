@@ -48,7 +48,9 @@ class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
 
 @click.command()
 @app_option("Check whether this application can run the waiting jobs; default: the setting app.")
-@click.option("--grace", type=Span(), default=30.0, help="Value of --grace that your workers use; default: 30s.")
+@click.option(
+    "--grace", type=Span(), default=0.0, help="Value of --grace that your workers use; default: 0 = no limit."
+)
 @click.option(
     "--kill-after", type=Span(), default=10.0, help="Value of --kill-after that your workers use; default: 10s."
 )

@@ -188,6 +188,9 @@ class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.jo
 
     why: tuple[str, ...]
     locks: Annotated[tuple[LockDocument, ...], Meta(description="The job's keys that any job holds or waits for.")]
+    dead_letter_copy: Annotated[
+        str | None, Meta(description="The job that the copy of this dead letter is, unless it was deleted since.")
+    ]
 
 
 class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):

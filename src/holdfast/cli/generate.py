@@ -150,6 +150,9 @@ class _Worker:
         self._django = django
         self._start = start
         self._deployment = Deployment.configured(directory=django[0] if django else None)
+        self._queues = start["queues"] or {self._deployment.settings.default_queue: 1}
+        for queue in self._queues:
+            self._deployment.check_declared(queue)
         self._found = self._deployment.project.directory
         self.project = Path(django[0]) if django else self._found or Path.cwd()
 
@@ -206,8 +209,8 @@ class _Worker:
 
     def _start_words(self, python: Path) -> list[str]:
         """The command that starts the worker, with the program next to this Python."""
-        start, weights = self._start, self._start["queues"].items()
-        queues = ",".join(queue if weight == 1 else f"{queue}:{weight}" for queue, weight in weights)
+        start = self._start
+        queues = ",".join(queue if weight == 1 else f"{queue}:{weight}" for queue, weight in self._queues.items())
         sizes = ["--count", str(start["count"]), "--concurrency", str(start["concurrency"])]
         options = ["--queue", queues, *sizes, "--grace", f"{start['grace']:g}s", "--quiet"]
         if self._django is not None:

@@ -18,7 +18,7 @@ from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Site, Span, existing, given_or_global, json_option
 from holdfast.cli.output import note, write, write_json
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
+from holdfast.cli.style import BAD, DOUBTFUL, GOOD, columns, paint, shortened
 from holdfast.errors import HoldfastError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
@@ -36,11 +36,12 @@ LIVE, READY, FULL = "live", "ready", "full"
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """The result of one check."""
+    """The result of one check. `warning` if it passed, but should not be overlooked."""
 
     name: str
     ok: bool
     message: str
+    warning: bool = False
 
 
 class Health(Document, frozen=True, kw_only=True, tag="holdfast.health/1"):
@@ -151,6 +152,9 @@ def _of_store(level: str, site: Site, max_wait_s: float) -> Checks:
     except HoldfastError as problem:
         store, checks = Check(name="store", ok=False, message=str(problem)), []
     yield store
+    if level != LIVE and not site.deployment.settings.verify:
+        message = "not verified: anyone who can write to the database can run any registered handler"
+        yield Check(name="signatures", ok=True, message=message, warning=True)
     yield from checks
 
 
@@ -236,7 +240,7 @@ def _late(engine: Engine, queue: str, now: float, max_wait_s: float) -> str | No
 def _print(checks: Sequence[Check]) -> None:
     width = columns()
     for check in checks:
-        mark, colour = ("✓", GOOD) if check.ok else ("✗", BAD)
+        mark, colour = ("⚠", DOUBTFUL) if check.warning else ("✓", GOOD) if check.ok else ("✗", BAD)
         message = " ".join(check.message.split())
         line = shortened(f"{check.name:<10} {message}", None if width is None else width - 2)
         write(f"{paint(mark, colour)} {paint(line, None)}")

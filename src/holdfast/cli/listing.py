@@ -186,4 +186,6 @@ def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
 def _error(job: JobView) -> str | None:
     if job.damaged:
         return "damaged record"
+    if job.blocked_on is not None:
+        return f"waiting for {job.blocked_on}"
     return job.cancel_reason if job.state is JobState.CANCELLED else job.last_error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ from holdfast.cli import GLOBALS
 from holdfast.cli.completion import complete_app, matching
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.spelling import did_you_mean
-from holdfast.values import DEFAULT_QUEUE, JobState
+from holdfast.values import JobState
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -60,10 +60,15 @@ def given_or_configured(ctx: click.Context, param: click.Parameter, value: str |
 
 def configured_app() -> str | None:
     """The setting `app`, if it is set."""
+    return configured("app") or None
+
+
+def configured(name: str) -> Any:
+    """The value of one setting."""
     from holdfast.config import KEYS, find_project, read_settings
 
     # Other problems with the settings are reported where they are used.
-    return read_settings(find_project()).of(KEYS["app"]).value or None
+    return read_settings(find_project()).of(KEYS[name]).value
 
 
 def json_option(command: F) -> F:
@@ -166,14 +171,14 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
 
 
 def merged_queues(ctx: click.Context, param: click.Parameter, given: tuple[dict[str, int], ...]) -> dict[str, int]:
-    """The queues of an option that can be given several times; default: the queue `default`."""
+    """The queues of an option that can be given several times."""
     merged: dict[str, int] = {}
     for weights in given:
         for name, weight in weights.items():
             if name in merged:
                 raise click.BadParameter(f"the queue '{name}' is listed twice; list it once", ctx, param)
             merged[name] = weight
-    return merged or {DEFAULT_QUEUE: 1}
+    return merged
 
 
 class Size(click.ParamType[int]):
@@ -242,7 +247,7 @@ def existing(url: str | None, *queues: str | None, job: str | None = None, creat
     """Open a backend: the one at a URL, or else the one that has these queues or this job.
 
     A missing database file is created only if `creates` is set. Otherwise it counts as empty, or is an error if a URL
-    names it.
+    names it. A queue that is not declared is an error, unless the backend knows it.
     """
     from holdfast.deployment import DEFAULT
     from holdfast.queues.addresses import sqlite_path, sqlite_prefix
@@ -259,7 +264,18 @@ def existing(url: str | None, *queues: str | None, job: str | None = None, creat
         name = deployment.name_for_all(named) if named or job is None else deployment.name_for_job(job)
     engine, _ = deployment.open(name, Mode.WRITE if creates else Mode.READ)
     with engine:
+        check_queues(deployment, engine, named)
         yield Site(engine, deployment.location(name), deployment)
+
+
+def check_queues(deployment: Deployment, engine: Engine, queues: Iterable[str]) -> None:
+    """Raise for a queue that is not declared. One that this engine knows is accepted: its jobs must stay reachable."""
+    from holdfast.cli.selecting import unknown_queues
+    from holdfast.config.declared import undeclared
+
+    strange = [queue for queue in queues if undeclared(queue, deployment.settings.queues)]
+    for queue in unknown_queues(engine, *strange) if strange else ():
+        deployment.check_declared(queue)
 
 
 def deployment_at(place: str | None) -> Deployment:

@@ -4,9 +4,10 @@ import os
 import re
 from typing import Final
 
+from holdfast.values import PRIVATE_QUEUE_PATTERN
+
 # Stands for all private queues in lists.
-SHOWN = "run-…"
-_PRIVATE: Final = r"run-[0-9a-f]{12}"
+SHOWN: Final = "run-…"
 
 
 def new_private_queue() -> str:
@@ -16,4 +17,4 @@ def new_private_queue() -> str:
 
 def is_private(queue: str) -> bool:
     """Whether this is the name of a private queue."""
-    return re.fullmatch(_PRIVATE, queue) is not None
+    return re.fullmatch(PRIVATE_QUEUE_PATTERN, queue) is not None

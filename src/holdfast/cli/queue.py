@@ -168,7 +168,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 @work_options
 @click.pass_context
 def work(ctx: click.Context, /, once: bool, **given: Any) -> Any:
-    """Run jobs from these queues until stopped. Default: the queue 'default'.
+    """Run jobs from these queues until stopped. Default: the setting default-queue.
 
     Same as `holdfast worker start`, but takes the queues as arguments.
 

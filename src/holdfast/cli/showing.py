@@ -17,6 +17,7 @@ from holdfast.cli.progress import words
 from holdfast.cli.style import BAD, COLOURS, paint
 from holdfast.cli.why import why
 from holdfast.cli.words import age, attempt_summary, beginning, command, instant, possible_runs, runs
+from holdfast.dead_letters import copy_id
 from holdfast.errors import UnknownJob
 from holdfast.state.breakers import Breakers, CircuitView
 from holdfast.state.ownership import breaker_slot, slot_names_of
@@ -36,6 +37,9 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
     if only_dead and history.job.state is not JobState.DEAD:
         see = command("holdfast", "show", job_id)
         raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; see  {see}")
+    copy = None
+    if history.job.state is JobState.DEAD:
+        copy = engine.get(copy_id(job_id, history.job.deliveries))
     names = slot_names_of(history.job)
     locks = engine.slots(names) if names else []
     circuit = _circuit(engine, history.job)
@@ -43,9 +47,11 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
     if as_json:
         tag = ShownDocument.__struct_config__.tag
         locked = [lock_document(one) for one in locks]
-        write_json({**history_document(history), "schema": tag, "why": reasons, "locks": locked})
+        copied = None if copy is None else copy.job.id
+        document = {**history_document(history), "schema": tag, "why": reasons, "locks": locked}
+        write_json({**document, "dead_letter_copy": copied})
     else:
-        _print_history(history, reasons)
+        _print_history(history, reasons, None if copy is None else copy.job)
 
 
 def _circuit(engine: Engine, job: JobView) -> CircuitView | None:
@@ -61,8 +67,8 @@ class NotDead(click.ClickException):
     exit_code = NOT_FOUND
 
 
-def _print_history(history: JobHistory, reasons: list[str]) -> None:
-    for name, value in _facts(history.job, reasons):
+def _print_history(history: JobHistory, reasons: list[str], copy: JobView | None) -> None:
+    for name, value in _facts(history.job, reasons, copy):
         colour = COLOURS.get(history.job.state) if name == "state" else BAD if name == "last error" else None
         write(f"{name:<12} {paint(str(value), colour)}")
     for number, attempt in enumerate(history.attempts, start=1):
@@ -73,7 +79,7 @@ def _print_history(history: JobHistory, reasons: list[str]) -> None:
         _print_output(history.live_output.marked)
 
 
-def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
+def _facts(job: JobView, reasons: list[str], copy: JobView | None) -> list[tuple[str, object]]:
     facts: list[tuple[str, object | None]] = [
         ("id", job.id),
         ("state", f"{job.state} ({job.dead_reason})" if job.dead_reason else job.state),
@@ -96,6 +102,7 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("unique", job.unique),
         ("payload", bytes(job.payload).decode(errors="replace")),
         ("last error", job.last_error),
+        ("copy", None if copy is None else f"{copy.id} in queue {copy.queue} ({copy.state})"),
     ]
     return [(name, value) for name, value in facts if value is not None]
 

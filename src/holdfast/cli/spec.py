@@ -1,20 +1,18 @@
 """A job described in JSON: its fields, their spellings, and the definition that they make."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast.config import as_seconds
 from holdfast.definition import JobBuilder, JobDefinition, JobOptions
-from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
 from holdfast.spelling import did_you_mean
-from holdfast.values import Backoff, OnConflict, UniqueScope
+from holdfast.values import Backoff, OnConflict
 
 Instant = Annotated[datetime, Meta(tz=True)]
 
@@ -59,13 +57,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 _HINTS: Final = get_type_hints(JobOptions)
 # Where Python takes a `timedelta`, JSON takes text such as "90s".
 _DURATIONS: Final = [name for name, hint in _HINTS.items() if timedelta in get_args(hint)]
-_SCOPES: Final = (("unique_for", UniqueScope.OPEN), ("unique_for", UniqueScope.WAITING))
 _TASK: Final = ("command", "cwd", "job", "payload")
 FIELD_TYPES: Final = {
     **{name: get_type_hints(JobSpec)[name] for name in _TASK},
     **_HINTS,
     **dict.fromkeys(_DURATIONS, float | str),
-    "backoff": str | list[float] | Backoff,
+    "backoff": float | str | list[float | str] | Backoff,
     "run_at": Instant,
     "expires_at": Instant,
 }
@@ -92,17 +89,10 @@ def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSp
 
 
 def _options(values: dict[str, Any]) -> JobOptions:
-    for name in _DURATIONS:
-        if name in values and (name, values[name]) not in _SCOPES:
-            values[name] = _read(name, values[name], as_seconds)
     if "expires_at" in values:
         if "expires" in values:
             raise DefinitionError("pass either expires or expires_at, not both")
         values["expires"] = values.pop("expires_at")
-    if isinstance(values.get("backoff"), str):
-        values["backoff"] = _read("backoff", values["backoff"], parse_backoff)
-    elif values.get("backoff") == []:
-        raise DefinitionError("field 'backoff': a list of delays needs at least one delay")
     return cast("JobOptions", values)
 
 
@@ -144,10 +134,3 @@ def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
     typed = "".join(sign if sign.isprintable() else " " for sign in shlex.join(argv))
     payload = {"argv": list(argv)} if cwd is None else {"argv": list(argv), "cwd": cwd}
     return JobBuilder(COMMAND_KEY, payload).named(typed if len(typed) <= 200 else f"{typed[:199]}…")
-
-
-def _read(field: str, value: Any, parse: Callable[[Any], Any]) -> Any:
-    try:
-        return parse(value)
-    except ValueError as problem:
-        raise DefinitionError(f"field '{field}': {value!r}: {problem}") from None

@@ -8,7 +8,7 @@ from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.words import command, instant
 from holdfast.state.breakers import CircuitState, CircuitView
-from holdfast.units import format_duration
+from holdfast.units import counted, format_duration
 from holdfast.values import (
     DeadReason,
     JobHistory,
@@ -50,6 +50,7 @@ def why(
         or _blocked(history.job, locks, now)
         or _reasons(history.job, pauses, workers, now)
     )
+    reasons += _held(history.job, locks)
     if not history.job.damaged:
         return reasons
     return ["its record is damaged; only readable values are shown, and its state may be wrong", *reasons]
@@ -82,6 +83,17 @@ def _blocked(job: JobView, locks: Sequence[SlotView], now: datetime) -> list[str
     for lock in locks:
         if lock.name == job.blocked_on:
             found += [f"job {one.job_id} has held it since {instant(one.since)}" for one in lock.holders if one.fence]
+    return found
+
+
+def _held(job: JobView, locks: Sequence[SlotView]) -> list[str]:
+    """The keys that the job holds, and how many jobs wait for each."""
+    found: list[str] = []
+    for lock in locks:
+        for one in lock.holders:
+            if one.job_id == job.id and one.fence:
+                waiting = f"; {counted(lock.waiting, 'job')} waiting for it" if lock.waiting else ""
+                found.append(f"has held the key '{lock.name}' since {instant(one.since)}{waiting}")
     return found
 
 

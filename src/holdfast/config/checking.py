@@ -11,10 +11,11 @@ from typing import Final
 
 from holdfast import plugins
 from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
-from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
-from holdfast.config.reading import Found, Origin, Place, Problem, Reading
+from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, Project, table_in, text_of
+from holdfast.config.reading import Found, Origin, Place, Problem, Reading, read_settings
+from holdfast.definition.backoff import PARAMETERS, strategies_with
 from holdfast.errors import ConfigError
-from holdfast.queues.addresses import embedded_file, kind_of, missing_above
+from holdfast.queues.addresses import embedded_file, is_missing, kind_of, missing_above
 from holdfast.queues.engines.kinds import Home
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import EngineFactory, check_driver, check_plugin, missing_key
@@ -25,6 +26,9 @@ from holdfast.values import BackoffStrategy
 GENERATE_A_KEY: Final = "generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
 # A lease is renewed after a third of its duration: if it is shorter than this, a busy machine loses leases.
 SHORTEST_SANE_LEASE_S: Final = 3.0
+# Problems that a change may leave behind, because another setting must follow: the setting, and that of the problem.
+# The signing key is not in the file, and another process may have it.
+_SET_IN_TWO_STEPS: Final = {("verify", "verify"), ("verify", "signing-key"), ("url", "signing-key")}
 NAMED: Final = {
     "middleware": plugins.MIDDLEWARE,
     "handlers": plugins.HANDLERS,
@@ -41,6 +45,7 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
         *_keys(reading),
         *_paths(reading),
         *_engine(reading),
+        *_application(reading),
         *_named(reading),
         *_signatures(reading),
         *_leases(reading),
@@ -51,6 +56,24 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
         *_open_files(reading),
     ]
     return tuple(sorted(problems, key=lambda problem: problem.warning))
+
+
+def refuse_change(project: Project, key: Key, text: str) -> None:
+    """Raise if commands would not start with this text of the configuration file, because of the value of this key."""
+    # A variable may hide the value, but not in every process.
+    environment = {name: value for name, value in os.environ.items() if name not in (key.variable, key.file_variable)}
+
+    def errors(text: str | None) -> list[Problem]:
+        problems = check_settings(read_settings(project, environment=environment, text=text), environment)
+        return [problem for problem in problems if not problem.warning]
+
+    before = {problem.key for problem in errors(None)}
+    for problem in errors(text):
+        is_new = problem.key == key.name or problem.key not in before
+        if is_new and (key.name, problem.key) not in _SET_IN_TWO_STEPS:
+            where = "" if problem.origin is None else f" {problem.origin.where}"
+            advice = f"; {problem.advice}" if problem.advice else ""
+            raise ConfigError(f"{problem.message.replace(where, '', 1)}{advice}")
 
 
 def _keys(reading: Reading) -> Iterator[Problem]:
@@ -76,7 +99,7 @@ def _unreadable(begin: str, problem: ConfigError, file: Path | None, *, key: str
     message, close = str(problem), f"chmod 600 {shlex.quote(str(file))}"
     if message.endswith(close):
         advice = close
-    elif file is not None and not file.exists():
+    elif file is not None and is_missing(file):
         advice = f"create it; {GENERATE_A_KEY}"
     else:
         advice = f"use the same keys, each at least 32 characters long, in all processes; {GENERATE_A_KEY}"
@@ -128,7 +151,7 @@ def _paths(reading: Reading) -> Iterator[Problem]:
             yield _problem(name, found, message, "name another file")
         elif place != reading.project.default_url and (missing := missing_above(file)) is not None:
             advice = f"name another file, or create it with  mkdir -p {shlex.quote(str(missing))}"
-            yield _problem(name, found, f"the directory {missing} does not exist", advice, warning=True)
+            yield _problem(name, found, f"the directory {missing} does not exist", advice)
 
 
 def standing_above(file: Path) -> Path:
@@ -157,11 +180,26 @@ def _try_engine(url: str, prefix: str, directory: Path | None) -> None:
     kind = kind_of(url)
     if not kind.is_ours:
         check_plugin(kind, directory)
-    elif kind.migrations:
+        return
+    if kind.migrations:
         check_driver(url)
         factory.migrations(url)
-    elif kind.home is Home.SERVER:
+    if kind.home is Home.SERVER:
         factory.open(url)[0].close()  # it connects when it is first used
+
+
+def _application(reading: Reading) -> Iterator[Problem]:
+    """An application whose module cannot be found. It is not imported."""
+    found = reading.of(KEYS["app"])
+    if not found.value:
+        return
+    if not plugins.is_reference(found.value):
+        message = f"{found.value!r} is not an application; write MODULE:NAME, such as shop:hf for hf in shop.py"
+        yield _problem("app", found, message)
+        return
+    package, project = found.value.partition(":")[0].partition(".")[0], reading.project.directory
+    if not plugins.has_package(package, [Path.cwd(), *([] if project is None else [project])]):
+        yield _problem("app", found, f"there is no module '{package}'", "create it in the project, or install it")
 
 
 def _named(reading: Reading) -> Iterator[Problem]:
@@ -226,8 +264,17 @@ def _leases(reading: Reading) -> Iterator[Problem]:
 
 
 def _backoff(reading: Reading) -> Iterator[Problem]:
+    backoff: str = reading.of(KEYS["backoff"]).value
+    used = PARAMETERS[BackoffStrategy(backoff)] if backoff in list(BackoffStrategy) else ()
+    for name in PARAMETERS[BackoffStrategy.EXPONENTIAL]:
+        found = reading.found.get(f"backoff-{name}")
+        if found is not None and name not in used:
+            advice = f"remove it, or set backoff to {' or '.join(strategies_with(name))}"
+            yield _warning(f"backoff-{name}", found, f"has no effect with backoff = {backoff}", advice)
     base, most = reading.of(KEYS["backoff-base"]), reading.of(KEYS["backoff-max"])
-    if 0 < most.value < base.value and reading.of(KEYS["backoff"]).value != BackoffStrategy.NONE:
+    if "multiplier" in used:
+        yield from _growth(reading, base)
+    if "max" in used and 0 < most.value < base.value:
         key, found = ("backoff-max", most) if "backoff-max" in reading.found else ("backoff-base", base)
         other = f"backoff-base = {base.value:g}" if key == "backoff-max" else f"backoff-max = {most.value:g}"
         yield _warning(
@@ -236,6 +283,17 @@ def _backoff(reading: Reading) -> Iterator[Problem]:
             f"conflicts with {other}: every delay is limited to {most.value:g}s",
             "use a longer backoff-max or a shorter backoff-base",
         )
+
+
+def _growth(reading: Reading, base: Found) -> Iterator[Problem]:
+    """An exponential backoff that does not grow."""
+    multiplier = reading.of(KEYS["backoff-multiplier"])
+    advice = "use a greater multiplier:  holdfast config set backoff-multiplier 2"
+    if multiplier.value == 1:
+        yield _warning("backoff-multiplier", multiplier, "makes every delay equal to backoff-base", advice)
+    elif multiplier.value is None and base.value <= 1:
+        what = "is also the multiplier, because backoff-multiplier is not set, so the delays do not grow"
+        yield _warning("backoff-base", base, what, advice)
 
 
 def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:
@@ -294,8 +352,9 @@ def _open_files(reading: Reading) -> Iterator[Problem]:
 
 
 def others_can_read(found: Found) -> bool:
-    """Whether other users can read the file that a value comes from."""
-    return is_open(Path(found.origin.name).stat())
+    """Whether other users can read the file that a value comes from, if it exists already."""
+    file = Path(found.origin.name)
+    return file.exists() and is_open(file.stat())
 
 
 def remedy(key: Key, found: Found) -> str:
@@ -304,13 +363,12 @@ def remedy(key: Key, found: Found) -> str:
     return f"chmod 600 {shlex.quote(found.origin.name)}, or set {variable}, or name a file with it in {variable}_FILE"
 
 
-def _problem(setting: str, found: Found, message: str, advice: str = "", *, warning: bool = False) -> Problem:
+def _problem(setting: str, found: Found, message: str, advice: str = "") -> Problem:
     return Problem(
         message=f"{setting} {found.origin.where}: {message}",
         advice=advice,
         key=setting.partition(".")[0],
         origin=found.origin,
-        warning=warning,
     )
 
 

@@ -6,10 +6,11 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
 from holdfast.spelling import did_you_mean
-from holdfast.values import DEFAULT_INSTALLATION, BackoffStrategy
+from holdfast.values import DEFAULT_INSTALLATION, DEFAULT_QUEUE, BackoffStrategy
 
 ENVIRONMENT_PREFIX: Final = "HOLDFAST_"
 HIDDEN: Final = "…"
@@ -17,7 +18,21 @@ DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
 Kind: TypeAlias = Literal[
-    "url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls"
+    "url",
+    "text",
+    "name",
+    "queue",
+    "path",
+    "count",
+    "number",
+    "span",
+    "flag",
+    "backoff",
+    "words",
+    "queues",
+    "lists",
+    "texts",
+    "urls",
 ]
 _TABLES: Final = frozenset({"lists", "texts", "urls"})
 
@@ -34,11 +49,14 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     url: str = ""
     app: str = ""
+    default_queue: str = DEFAULT_QUEUE
+    queues: tuple[str, ...] = ()
     max_retries: int = 3
     timeout: float = 300.0
     idempotency_ttl: float = 86400.0
     backoff: str = BackoffStrategy.EXPONENTIAL
     backoff_base: float = 2.0
+    backoff_multiplier: float | None = None
     backoff_max: float = 300.0
     backoff_jitter: float = 0.15
     lease: float = 60.0
@@ -50,6 +68,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     session_dir: str = ""
     retain_completed: float = 86400.0
     retain_dead: float = 0.0
+    dead_letter_to: str = ""
     allowed_commands: tuple[str, ...] = ()
     table_prefix: str = "holdfast_"
     installation: str = DEFAULT_INSTALLATION
@@ -62,8 +81,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     metrics: str = ""
     backends: Mapping[str, str] = {}
     routes: Mapping[str, str] = {}
+    dead_letter_queues: Mapping[str, str] = {}
     engines: Mapping[str, str] = {}
     allowlist: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def dead_letters(self) -> DeadLetterQueues:
+        """The queues that receive copies of dead letters."""
+        return DeadLetterQueues(default=self.dead_letter_to, by_queue=self.dead_letter_queues)
 
     def __repr__(self) -> str:
         shown = {key.field: key.shown(getattr(self, key.field)) for key in KEYS.values() if key.in_file}
@@ -84,6 +109,8 @@ class Key(Struct, frozen=True, kw_only=True):
     """Never shown. It can also be read from the file that a variable ending in `_FILE` names."""
     in_file: bool = True
     """Whether it can be set in the configuration file. If not, it is not a field of `Settings`."""
+    by_queue: bool = False
+    """Whether it is a table whose names are queues, which must be declared if any queue is."""
 
     @property
     def field(self) -> str:
@@ -138,6 +165,17 @@ KEYS: Final = {
             meaning="application for workers and commands, as MODULE:NAME (for example shop:hf)",
         ),
         Key(
+            name="default-queue",
+            kind="queue",
+            applies=Applies.ENQUEUE,
+            meaning="queue of jobs that name none, and of workers that are started without a queue",
+        ),
+        Key(
+            name="queues",
+            kind="queues",
+            meaning="the only queues that may be used, separated by commas; default: any",
+        ),
+        Key(
             name="max-retries",
             kind="count",
             high=1000,
@@ -161,18 +199,30 @@ KEYS: Final = {
         ),
         Key(
             name="backoff",
-            kind="choice",
+            kind="backoff",
             choices=tuple(strategy.value for strategy in BackoffStrategy),
-            meaning="how the delay between attempts grows: none, fixed, linear or exponential",
+            meaning="delays between attempts: none, fixed, linear or exponential, or a full backoff such as 1s,5s,1m",
+        ),
+        Key(name="backoff-base", kind="number", high=_DAY, meaning="first delay in seconds"),
+        Key(
+            name="backoff-multiplier",
+            kind="number",
+            low=1,
+            high=100,
+            meaning="growth of an exponential backoff with each retry; default: backoff-base",
         ),
         Key(
-            name="backoff-base",
-            kind="number",
-            high=_DAY,
-            meaning="first delay in seconds, and the multiplier of an exponential backoff",
+            name="backoff-max",
+            kind="span",
+            high=366 * _DAY,
+            meaning="maximum delay of a linear or exponential backoff; 0 = no limit",
         ),
-        Key(name="backoff-max", kind="span", high=366 * _DAY, meaning="maximum delay between two attempts"),
-        Key(name="backoff-jitter", kind="number", high=1, meaning="random variation of a delay; 0.15 means ±15%"),
+        Key(
+            name="backoff-jitter",
+            kind="number",
+            high=1,
+            meaning="random variation of a linear or exponential backoff; 0.15 means ±15%",
+        ),
         Key(
             name="lease",
             kind="span",
@@ -220,6 +270,11 @@ KEYS: Final = {
         Key(
             name="retain-dead", kind="span", high=3660 * _DAY, meaning="how long dead letters are retained; 0 = forever"
         ),
+        Key(
+            name="dead-letter-to",
+            kind="text",
+            meaning="queue that receives a copy of each dead letter, for the handler dead-letter; default: no copies",
+        ),
         Key(name="allowed-commands", kind="words", meaning="programs that command jobs may run, separated by commas"),
         Key(
             name="table-prefix",
@@ -266,12 +321,20 @@ KEYS: Final = {
         Key(
             name="routes",
             kind="texts",
+            by_queue=True,
             meaning="table that assigns queues to backends, queue = backend; other queues use the backend default",
+        ),
+        Key(
+            name="dead-letter-queues",
+            kind="texts",
+            by_queue=True,
+            meaning="table that overrides dead-letter-to for single queues, queue = queue; empty = no copies",
         ),
         Key(name="engines", kind="texts", meaning="table of third-party engines, URL scheme = MODULE:NAME"),
         Key(
             name="allowlist",
             kind="lists",
+            by_queue=True,
             meaning="table of the handlers that jobs on each queue may use; other queues allow all",
         ),
     )

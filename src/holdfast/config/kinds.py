@@ -6,11 +6,10 @@ from typing import Any, Final, cast
 import msgspec
 
 from holdfast.config.keys import HIDDEN, Key
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DefinitionError
 from holdfast.queues.addresses import check_url
-from holdfast.spelling import did_you_mean
 from holdfast.units import parse_duration
-from holdfast.values import INSTALLATION_PATTERN
+from holdfast.values import INSTALLATION_PATTERN, QUEUE_NAMES, QUEUE_PATTERN
 
 _STRINGS: Final = "of names and strings"
 _WHOLE: Final = r"\s*[+-]?[0-9]{1,18}\s*"
@@ -48,6 +47,8 @@ def _parse(key: Key, raw: Any) -> Any:
             return _text(raw)
         case "name":
             return _name(raw)
+        case "queue":
+            return _queue(raw)
         case "count":
             return _whole(raw)
         case "number":
@@ -58,11 +59,10 @@ def _parse(key: Key, raw: Any) -> Any:
             return _flag(raw)
         case "words":
             return _words(raw)
-        case "choice":
-            if raw not in key.choices:
-                guess = f"{near} " if (near := did_you_mean(str(raw), key.choices)) else ""
-                raise ValueError(f"{guess}choose one of {', '.join(key.choices)}")
-            return str(raw)
+        case "backoff":
+            return _backoff(raw)
+        case "queues":
+            return tuple(dict.fromkeys(map(_queue, _words(raw))))
         case "lists":
             return _table(raw, dict[str, tuple[str, ...]], "that maps queues to lists of handler keys")
         case "texts":
@@ -96,6 +96,13 @@ def _name(raw: object) -> str:
     return name
 
 
+def _queue(raw: object) -> str:
+    queue = _text(raw)
+    if not re.fullmatch(QUEUE_PATTERN, queue):
+        raise ValueError(f"{queue!r} is not a valid queue name; {QUEUE_NAMES}")
+    return queue
+
+
 def _whole(raw: object) -> int:
     if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and re.fullmatch(_WHOLE, raw))):
         raise ValueError("must be an integer")
@@ -118,6 +125,27 @@ def _flag(raw: object) -> bool:
     if not isinstance(raw, str) or raw.lower() not in flags:
         raise ValueError("must be true or false")
     return flags[raw.lower()]
+
+
+def _backoff(raw: object) -> str:
+    """A backoff as text. A delay can also be a number, and a list of delays a TOML array."""
+    if isinstance(raw, list | tuple):
+        delays = cast("list[object]", raw)
+        for delay in delays:
+            as_seconds(delay)
+        raw = ",".join(map(str, delays))
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise ValueError("must be a strategy, a delay, or a list of delays")
+    text = str(raw).strip()
+    # Imported here: commands that do not define jobs need neither, and most settings have no backoff.
+    from holdfast.definition.backoff import parse_backoff
+    from holdfast.definition.definition import check_backoff
+
+    try:
+        check_backoff(parse_backoff(text))
+    except DefinitionError as problem:
+        raise ValueError(str(problem)) from None
+    return text
 
 
 def _words(raw: object) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +10,11 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from holdfast.config.declared import undeclared
 from holdfast.config.keys import BACKEND_PREFIX, DEFAULT_BACKEND, KEYS, Key, Settings, key_named
 from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
+from holdfast.dead_letters import DeadLetterQueues
 from holdfast.errors import ConfigError
 
 _LINE: Final = r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)"""
@@ -106,11 +108,18 @@ def load_settings(
 
 
 def read_settings(
-    project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+    project: Project,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    text: str | None = None,
 ) -> Reading:
-    """The settings from all places, with every problem instead of the first."""
+    """The settings from all places, with every problem instead of the first.
+
+    `text` takes the place of the text of the configuration file.
+    """
     reader = _SettingsReader()
-    reader.read_file(project.config_file)
+    reader.read_file(project.config_file, text)
     reader.read_environment(os.environ if environment is None else environment)
     reader.read_flags(flags or {})
     reader.compare()
@@ -124,9 +133,9 @@ class _SettingsReader:
         self.found: dict[str, Found] = {}
         self.problems: list[Problem] = []
 
-    def read_file(self, path: Path) -> None:
+    def read_file(self, path: Path, text: str | None = None) -> None:
         try:
-            text = text_of(path)
+            text = text_of(path) if text is None else text
             table = table_in(path, text)
         except ConfigError as problem:
             self._note(str(problem), None, Origin(place=Place.FILE, name=str(path)))
@@ -178,7 +187,7 @@ class _SettingsReader:
     def compare(self) -> None:
         """Check the settings that must fit each other."""
         names = ("verify", "allow-unsigned", "backends", "routes")
-        verify, unsigned, backends, routes = (self.found.get(name, Found(value=KEYS[name].default)) for name in names)
+        verify, unsigned, backends, routes = (self._found(KEYS[name]) for name in names)
         if not verify.value and not unsigned.value:
             self._note(
                 f"verify = false {verify.origin.where} lets anyone who can write to the database run any registered "
@@ -194,6 +203,47 @@ class _SettingsReader:
             if name not in known:
                 message = f"there is no backend {name!r} for {queue}; known backends: {', '.join(known)}"
                 self._note(f"routes {routes.origin.where}: {message}", "routes", routes.origin)
+        self._compare_dead_letters(routes.value)
+        self._compare_queues()
+
+    def _compare_dead_letters(self, routes: Mapping[str, str]) -> None:
+        default, by_queue = (self._found(KEYS[name]) for name in ("dead-letter-to", "dead-letter-queues"))
+        name, origin = ("dead-letter-queues", by_queue.origin) if by_queue.value else ("dead-letter-to", default.origin)
+        try:
+            DeadLetterQueues(default=default.value, by_queue=by_queue.value).check(routes, DEFAULT_BACKEND)
+        except ConfigError as problem:
+            self._note(f"{name} {origin.where}: {problem}", name, origin)
+
+    def _compare_queues(self) -> None:
+        """Check that all queues in the settings are declared, if any queue is."""
+        declared = self._found(KEYS["queues"])
+        default = self._found(KEYS["default-queue"])
+        for key in KEYS.values():
+            for queue in self._queues_in(key):
+                if problem := undeclared(queue, declared.value):
+                    found = self._found(key)
+                    self._note(f"{key.name} {found.origin.where}: {problem}", key.name, found.origin)
+        if problem := undeclared(default.value, declared.value):
+            if default.origin.place is not Place.DEFAULT:
+                self._note(f"default-queue {default.origin.where}: {problem}", "default-queue", default.origin)
+            else:
+                self._note(
+                    f"queues {declared.origin.where} does not contain '{default.value}', the default queue: add it, or "
+                    f"set default-queue to one of {', '.join(declared.value)}",
+                    "queues",
+                    declared.origin,
+                )
+
+    def _queues_in(self, key: Key) -> Iterable[str]:
+        """The queues that a setting names, apart from the one that is compared on its own."""
+        value = self._found(key).value
+        if key.name == "dead-letter-to":
+            return (value,) if value else ()
+        copied_to = filter(None, value.values()) if key.name == "dead-letter-queues" else ()
+        return (*(value or ()), *copied_to) if key.by_queue else ()
+
+    def _found(self, key: Key) -> Found:
+        return self.found.get(key.name) or Found(value=key.default)
 
     def _take(self, name: str, raw: Any, origin: Origin) -> None:
         try:

@@ -6,11 +6,13 @@ import msgspec
 
 from holdfast.config.keys import KEYS, Key
 from holdfast.units import DURATION_PATTERN
-from holdfast.values import INSTALLATION_PATTERN
+from holdfast.values import INSTALLATION_PATTERN, QUEUE_PATTERN
 
 # The draft that language servers for TOML support best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _WORDS: Final = {"type": "array", "items": {"type": "string"}}
+_DURATION_TEXT: Final = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}
+_QUEUE: Final = {"type": "string", "pattern": f"^{QUEUE_PATTERN}$"}
 
 
 def settings_schema() -> dict[str, Any]:
@@ -48,6 +50,8 @@ def _values(key: Key) -> dict[str, Any]:
     match key.kind:
         case "url" | "text" | "path":
             return {"type": "string"}
+        case "queue":
+            return _QUEUE
         case "name":
             return {"type": "string", "pattern": f"^{INSTALLATION_PATTERN}$"}
         case "count":
@@ -55,13 +59,17 @@ def _values(key: Key) -> dict[str, Any]:
         case "number":
             return {"type": "number", **bounds}
         case "span":
-            return {"anyOf": [{"type": "number", **bounds}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}]}
+            return {"anyOf": [{"type": "number", **bounds}, _DURATION_TEXT]}
         case "flag":
             return {"type": "boolean"}
-        case "choice":
-            return {"type": "string", "enum": list(key.choices)}
+        case "backoff":
+            number = {"type": "number", "minimum": 0}
+            delays = {"type": "array", "items": {"anyOf": [number, _DURATION_TEXT]}, "minItems": 1}
+            return {"anyOf": [{"enum": list(key.choices)}, {"type": "string", "pattern": "[0-9]"}, number, delays]}
         case "words":
             return _WORDS
+        case "queues":
+            return {"type": "array", "items": _QUEUE}
         case "lists":
             return {"type": "object", "additionalProperties": _WORDS}
         case "texts" | "urls":

@@ -20,12 +20,16 @@ _LINES: Final = {
     "allowlist": 'mail = ["send_mail"]',
     "backends": 'reports = "sqlite:///reports.db"',
     "routes": 'nightly = "reports"',
+    "dead-letter-queues": 'mail = "failed_mail"',
     "engines": 'carrier = "acme_queue:CarrierBackend"',
 }
 
 
-def write_setting(path: Path, name: str, raw: str) -> Any:
-    """Set one key in the file and return its parsed value."""
+def write_setting(path: Path, name: str, raw: str, *, judge: Callable[[Key, str], None] | None = None) -> Any:
+    """Set one key in the file and return its parsed value.
+
+    `judge` receives the key and the new text of the file, and raises if it must not be written.
+    """
     key = key_named(name)
     refuse_in_file(key)
     if key.is_table:
@@ -34,13 +38,13 @@ def write_setting(path: Path, name: str, raw: str) -> Any:
             f"[{f'{OUR_TABLE}.' if path.name == SHARED_FILE else ''}{key.name}], add a line like  {_LINES[key.name]}"
         )
     value = check_value(key, raw)
-    written: Any = list(cast("tuple[str, ...]", value)) if key.kind == "words" else value
+    written: Any = list(cast("tuple[str, ...]", value)) if key.kind in ("words", "queues") else value
 
     def put(table: Any, names: list[str]) -> None:
         # The key may already be in the file with underscores: change that line instead of adding a second one.
         table[names[0] if names else key.name] = written
 
-    _change(path, key, put, private=key.shown(value) != value)
+    _change(path, key, put, private=key.shown(value) != value, judge=judge)
     return value
 
 
@@ -63,7 +67,14 @@ def _spellings(key: Key, table: Any) -> list[str]:
     return [name for name in table if key.name == name.replace("_", "-").lower()]
 
 
-def _change(path: Path, key: Key, change: Callable[[Any, list[str]], None], *, private: bool = False) -> None:
+def _change(
+    path: Path,
+    key: Key,
+    change: Callable[[Any, list[str]], None],
+    *,
+    private: bool = False,
+    judge: Callable[[Key, str], None] | None = None,
+) -> None:
     with _locked(path.resolve().parent):
         text = text_of(path)
         wanted = table_in(path, text)
@@ -72,6 +83,8 @@ def _change(path: Path, key: Key, change: Callable[[Any, list[str]], None], *, p
         changed = _changed(path, text, lambda table: change(table, names))
         if changed is None or not _holds(path, changed, wanted, text):
             raise ConfigError(f"{path} cannot be changed without losing part of it; edit {key.name} by hand")
+        if judge is not None:
+            judge(key, changed)
         replace_file(path, changed, private=private)
 
 

@@ -1,12 +1,13 @@
 """`JobBuilder`: builds a `JobDefinition` in a chain of calls."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, Protocol, Unpack
 
 from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike
 from holdfast.definition.definition import JobDefinition, JobOptions, check_id, refuse_id
+from holdfast.definition.durations import Duration
 from holdfast.values import UniqueScope
 
 
@@ -40,14 +41,14 @@ class JobBuilder:
         return self._set(max_retries=max_retries)
 
     def backoff(self, backoff: BackoffLike) -> "JobBuilder":
-        """A `Backoff`, a string such as `fixed:10s`, or a list of delays in seconds."""
+        """A delay, a list of delays, a string such as `exponential:2s,max=10m`, or a `Backoff`."""
         return self._set(backoff=backoff)
 
-    def timeout(self, timeout: float | timedelta) -> "JobBuilder":
+    def timeout(self, timeout: Duration) -> "JobBuilder":
         """Time limit for one attempt; 0 = no limit."""
         return self._set(timeout=timeout)
 
-    def delay(self, delay: float | timedelta) -> "JobBuilder":
+    def delay(self, delay: Duration) -> "JobBuilder":
         """Wait at least this long before the first run."""
         return self._set(delay=delay)
 
@@ -55,7 +56,7 @@ class JobBuilder:
         """Run no earlier than this; a time in the past means now."""
         return self._set(run_at=run_at)
 
-    def expires(self, expires: float | timedelta | datetime) -> "JobBuilder":
+    def expires(self, expires: Duration | datetime) -> "JobBuilder":
         """Do not start the job after this time or duration; it is cancelled instead."""
         return self._set(expires=expires)
 
@@ -73,7 +74,7 @@ class JobBuilder:
         """Kill the run if its worker cannot prove that it still holds the lease, before another worker can claim it."""
         return self._set(fence=True)
 
-    def idempotency_key(self, key: str, *, ttl: float | timedelta | None = None) -> "JobBuilder":
+    def idempotency_key(self, key: str, *, ttl: Duration | None = None) -> "JobBuilder":
         """Run the job only if no job with this handler and key has completed within the TTL."""
         return self._set(idempotency_key=key) if ttl is None else self._set(idempotency_key=key, idempotency_ttl=ttl)
 
@@ -93,11 +94,15 @@ class JobBuilder:
         self,
         key: str | None = None,
         *,
-        unique_for: str | float | timedelta = UniqueScope.OPEN,
+        unique_for: Duration = UniqueScope.OPEN,
         on_conflict: Literal["ignore", "reject", "replace"] = "ignore",
     ) -> "JobBuilder":
         """Enqueue the job only if no other job has this key; without a key, the same handler and payload."""
         return self._set(unique=True if key is None else key, unique_for=unique_for, on_conflict=on_conflict)
+
+    def dead_letter_to(self, queue: str) -> "JobBuilder":
+        """Queue that receives a copy of the job if it dies, for the handler `dead-letter`."""
+        return self._set(dead_letter_to=queue)
 
     def id(self, job_id: str) -> "JobBuilder":
         """Job id. Enqueueing the same id and content again adds nothing."""

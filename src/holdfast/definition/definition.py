@@ -5,18 +5,20 @@ A definition has no id, so it can be shared and enqueued many times.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from copy import copy
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.codec import encode_payload
-from holdfast.definition.backoff import BackoffLike, as_backoff
+from holdfast.definition.backoff import BackoffLike, as_backoff, contradiction_in
+from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
 from holdfast.spelling import closest
-from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits, OnConflict, UniqueScope
+from holdfast.values import QUEUE_NAMES, QUEUE_PATTERN, Backoff, JobTraits, OnConflict, UniqueScope
 
 MAX_RETRIES: Final = 1000
 MAX_CONCURRENCY: Final = 1_000_000
@@ -25,7 +27,7 @@ MAX_DURATION_S: Final = 10 * 366 * 86400.0
 QUEUE_BREAKER: Final = "queue_"
 """The beginning of the name of a queue's circuit."""
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
-_queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_queue_name = re.compile(QUEUE_PATTERN)
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
@@ -58,7 +60,7 @@ class JobOptions(TypedDict, total=False):
     ]
     trace_id: Annotated[str, Option("Trace id, passed to the handler and searchable.", metavar="TEXT")]
     queue: Annotated[
-        str, Option("Queue to enqueue the job on; default: the queue 'default'.", ("--queue", "-q"), "NAME")
+        str, Option("Queue to enqueue the job on; default: the setting default-queue.", ("--queue", "-q"), "NAME")
     ]
     priority: Annotated[
         int, Meta(ge=0, le=9), Option("Priority, 0 to 9; higher runs first; default: 5.", ("--priority", "-p"))
@@ -76,22 +78,20 @@ class JobOptions(TypedDict, total=False):
         ),
     ]
     timeout: Annotated[
-        float | timedelta,
+        Duration,
         Option("Time limit for one attempt; default: the setting timeout; 0 = no limit.", ("--timeout", "-t")),
     ]
-    delay: Annotated[float | timedelta, Option("Wait at least this long before the first run.")]
+    delay: Annotated[Duration, Option("Wait at least this long before the first run.")]
     run_at: Annotated[
         datetime, Option("Run no earlier than this: 14:30, tomorrow 9:00, …", ("--run-at", "--at"), "WHEN")
     ]
-    expires: Annotated[
-        float | timedelta | datetime, Option("Do not start the job after this time or duration.", metavar="WHEN")
-    ]
+    expires: Annotated[Duration | datetime, Option("Do not start the job after this time or duration.", metavar="WHEN")]
     fence: Annotated[bool, Option("Kill the run if its worker cannot prove that it still holds the lease.")]
     idempotency_key: Annotated[
         str, Option("Run the job only if no job with this handler and key has completed.", metavar="KEY")
     ]
     idempotency_ttl: Annotated[
-        float | timedelta, Option("How long the completed key is remembered; default: the setting idempotency-ttl.")
+        Duration, Option("How long the completed key is remembered; default: the setting idempotency-ttl.")
     ]
     single_instance: Annotated[
         bool, Option("Run at most one job with this name at a time; without a name, one per handler.")
@@ -110,12 +110,15 @@ class JobOptions(TypedDict, total=False):
         Option("Enqueue only if no job of this handler has this key. In JSON, true = its arguments.", metavar="KEY"),
     ]
     unique_for: Annotated[
-        str | float | timedelta,
+        Duration,
         Option("How long the unique key stays taken: open, waiting, or a duration; default: open.", metavar="SCOPE"),
     ]
     on_conflict: Annotated[
         Literal["ignore", "reject", "replace"],
         Option("What to do if the unique key is taken: ignore, reject or replace; default: ignore.", metavar="ACTION"),
+    ]
+    dead_letter_to: Annotated[
+        str, Option("Queue for a copy of the job if it dies; default: the setting dead-letter-to.", metavar="QUEUE")
     ]
 
 
@@ -124,7 +127,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
 
     handler: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
-    queue: str = DEFAULT_QUEUE
+    queue: str | None = None
     max_retries: int | None = None
     backoff: Backoff | None = None
     timeout: float | None = None
@@ -137,11 +140,9 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     on_conflict: OnConflict = OnConflict.IGNORE
 
     def __post_init__(self) -> None:
-        if not _handler_key.fullmatch(self.handler):
-            raise DefinitionError(
-                f"{self.handler!r} is not a valid handler key; use up to 200 letters, digits, '_', '.', ':' and '-'"
-            )
-        check_queue(self.queue)
+        _check_handler(self.handler)
+        if self.queue is not None:
+            check_queue(self.queue)
         _check_number("priority", self.priority, 0, 9, whole=True)
         _check_number("max_retries", self.max_retries, 0, MAX_RETRIES, whole=True)
         _check_number("timeout", self.timeout, 0, MAX_DURATION_S)
@@ -158,6 +159,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         for tag in self.tags:
             _check_label("tag", tag)
         _check_flag("fence", self.fence)
+        if self.dead_letter_to is not None:
+            check_queue(self.dead_letter_to)
         self._check_ownership()
         if self.backoff is not None:
             check_backoff(self.backoff)
@@ -182,6 +185,14 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         ):
             if is_alone:
                 raise DefinitionError(f"{option} has no effect without {needed}; set {needed} as well")
+
+    def with_encoded(self, payload: msgspec.Raw) -> "JobDefinition":
+        """This definition with a payload that is already encoded. The options are not checked again, because every call
+        of a job would pay for that.
+        """
+        definition = copy(self)
+        msgspec.structs.force_setattr(definition, "payload", payload)
+        return definition
 
     def with_payload(self, payload: object) -> "JobDefinition":
         return msgspec.structs.replace(self, payload=encode_payload(payload))
@@ -210,8 +221,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         if "on_conflict" in fields:
             fields["on_conflict"] = _as_on_conflict(fields["on_conflict"])
         for option in ("timeout", "delay", "expires_in", "idempotency_ttl"):
-            if option in fields:
-                fields[option] = in_seconds(fields[option])
+            if fields.get(option) is not None:
+                fields[option] = in_seconds(option.removesuffix("_in"), fields[option])
         return msgspec.structs.replace(self, **fields)
 
     def with_added_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
@@ -251,13 +262,21 @@ def check_options(options: Collection[str], *others: str) -> None:
             raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
 
 
+def _check_handler(key: str) -> None:
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        name = getattr(key, "__name__", None)
+        advice = f"; to enqueue a job made with @hf.job, write  {name}.define(...)" if name is not None else ""
+        raise DefinitionError(f"a handler key must be a string, like 'mail.send', not {abridged(repr(key))}{advice}")
+    if not _handler_key.fullmatch(key):
+        raise DefinitionError(
+            f"{key!r} is not a valid handler key; use up to 200 letters, digits, '_', '.', ':' and '-'"
+        )
+
+
 def check_queue(queue: str) -> str:
     """The name of a queue, if it is valid."""
     if not isinstance(queue, str) or not _queue_name.fullmatch(queue):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DefinitionError(
-            f"{queue!r} is not a valid queue name; use up to 63 lower-case letters, digits, '_' and '-', "
-            "starting with a letter or digit"
-        )
+        raise DefinitionError(f"{queue!r} is not a valid queue name; {QUEUE_NAMES}")
     return queue
 
 
@@ -304,28 +323,28 @@ def check_id(job_id: str) -> str:
 
 
 def check_backoff(backoff: Backoff) -> Backoff:
-    """The backoff, if every number in it is in range."""
+    """The backoff, if every number in it is in range and has an effect."""
     _check_number("backoff base", backoff.base, 0, MAX_DURATION_S)
     _check_number("backoff multiplier", backoff.multiplier, 1, 100)
     _check_number("backoff max", backoff.max, 0, MAX_DURATION_S)
     _check_number("backoff jitter", backoff.jitter, 0, 1)
     for delay in backoff.delays:
         _check_number("backoff delay", delay, 0, MAX_DURATION_S)
+    if (contradiction := contradiction_in(backoff)) is not None:
+        raise DefinitionError(contradiction)
     return backoff
 
 
-def in_seconds(duration: float | timedelta | None) -> float | None:
-    """A duration in seconds."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
-
-
-def as_unique_scope(scope: str | float | timedelta) -> UniqueScope | float:
+def as_unique_scope(scope: Duration) -> UniqueScope | float:
     """The scope of a unique job: `open`, `waiting`, or a duration in seconds."""
     if isinstance(scope, str) and scope in (UniqueScope.OPEN, UniqueScope.WAITING):
         return UniqueScope(scope)
-    if isinstance(scope, bool) or not isinstance(scope, int | float | timedelta):
-        raise DefinitionError(f"unique_for must be 'open', 'waiting' or a duration in seconds, not {scope!r}")
-    return scope.total_seconds() if isinstance(scope, timedelta) else scope
+    try:
+        return in_seconds("unique_for", scope)
+    except DefinitionError:
+        raise DefinitionError(
+            f"unique_for must be 'open', 'waiting' or a duration such as '10m', not {scope!r}"
+        ) from None
 
 
 def _as_on_conflict(action: str) -> OnConflict:

@@ -19,8 +19,9 @@ class RetryPolicy(Protocol):
 class BackoffPolicy:
     """Computes the delay from a `Backoff`; default: 2, 4, 8 … seconds.
 
-    Jitter changes every growing or fixed delay by up to that share of it. The cap is applied after the jitter, so
-    `max` is never exceeded; 0 = no cap. A list of delays is used as written, without jitter and cap.
+    Fixed and listed delays are exact. A linear or exponential delay is capped at `max` (0 = no cap) and varied by up to
+    ± `jitter` of it, but never above the cap: a delay at the cap is drawn from below it, so that jobs that failed
+    together do not all return together.
     """
 
     def __init__(self, backoff: Backoff | None = None, *, random: Callable[[], float] = _random.random) -> None:
@@ -33,20 +34,27 @@ class BackoffPolicy:
         backoff = self._backoff
         if backoff.delays:
             return float(backoff.delays[min(attempt - 2, len(backoff.delays) - 1)])
-        if backoff.strategy is BackoffStrategy.NONE:
-            return 0.0
-        spread = 1.0 + backoff.jitter * (2.0 * self._random() - 1.0)
-        return min(_grown(backoff, attempt) * spread, backoff.max or MAX_DURATION_S, MAX_DURATION_S)
+        match backoff.strategy:
+            case BackoffStrategy.NONE:
+                return 0.0
+            case BackoffStrategy.FIXED:
+                return float(backoff.base)
+            case BackoffStrategy.LINEAR:
+                return self._spread(float(backoff.base) * (attempt - 1))
+            case BackoffStrategy.EXPONENTIAL:
+                return self._spread(_power(backoff, attempt - 2))
+
+    def _spread(self, delay: float) -> float:
+        cap = self._backoff.max or MAX_DURATION_S
+        delay = min(delay, cap)
+        low, high = delay * (1.0 - self._backoff.jitter), min(delay * (1.0 + self._backoff.jitter), cap)
+        return min(low + (high - low) * self._random(), high)  # rounding may add a little
 
 
-def _grown(backoff: Backoff, attempt: int) -> float:
+def _power(backoff: Backoff, exponent: int) -> float:
     # As floats: an exact integer power would have a thousand bits at the thousandth retry.
     base = float(backoff.base)
-    if backoff.strategy is BackoffStrategy.FIXED:
-        return base
-    if backoff.strategy is BackoffStrategy.LINEAR:
-        return base * (attempt - 1)
     try:
-        return base * float(backoff.multiplier) ** (attempt - 2)
+        return base * float(backoff.multiplier) ** exponent
     except OverflowError:
         return MAX_DURATION_S if base else 0.0

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.errors import NotSupported
-from holdfast.handlers.payload import decoder_of
+from holdfast.handlers.payload import decoded
 from holdfast.values import ExecutionResult, Progress
 
 _MESSAGE_LIMIT: Final = 1024
@@ -220,4 +220,4 @@ class Handler(ABC):
 
     def decode(self, payload: bytes) -> Any:
         """Decode the payload into its type."""
-        return decoder_of(self.payload_type).decode(payload)
+        return decoded(payload, self.payload_type)

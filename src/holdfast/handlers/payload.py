@@ -20,12 +20,37 @@ _NEVER_A_KEY = (
     types.TypedDictType,
     types.NamedTupleType,
 )
+_members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @lru_cache(maxsize=1024)
 def decoder_of(payload_type: Any) -> "msgspec.json.Decoder[Any]":
     """The decoder of a type, created once."""
     return msgspec.json.Decoder(payload_type, dec_hook=json_models.decode_hook)
+
+
+def decoded(payload: bytes, payload_type: Any) -> Any:
+    """The payload as its type.
+
+    A dataclass or TypedDict refuses members that it does not have, as the signature of a function does; msgspec ignores
+    them. Structs and pydantic models declare this themselves.
+    """
+    value = decoder_of(payload_type).decode(payload)
+    names = _closed_names(payload_type)
+    if names is not None:
+        for name in _members_decoder.decode(payload):
+            if name not in names:
+                raise msgspec.ValidationError(f"Object contains unknown field `{name}`")
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _closed_names(payload_type: Any) -> frozenset[str] | None:
+    """The names of all members that an object of this type can have; None if the type itself checks them."""
+    described = types.type_info(payload_type)
+    if isinstance(described, types.DataclassType | types.TypedDictType):
+        return frozenset(field.encode_name for field in described.fields)
+    return None
 
 
 def check_readable(annotation: Any, *, what: str) -> None:

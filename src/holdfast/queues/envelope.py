@@ -14,7 +14,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_message
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
-from holdfast.values import JobEnvelope, JobTraits, Unique, UniqueScope
+from holdfast.values import DEFAULT_QUEUE, JobEnvelope, JobTraits, Unique, UniqueScope
 
 if TYPE_CHECKING:
     from holdfast.definition import JobDefinition
@@ -85,6 +85,7 @@ class JobDefaults(Struct, frozen=True, kw_only=True):
     max_retries: int = 3
     timeout_s: float = 300.0
     idempotency_ttl_s: float = DEFAULT_IDEMPOTENCY_TTL_S
+    queue: str = DEFAULT_QUEUE
 
 
 USUAL_DEFAULTS: Final = JobDefaults()
@@ -123,11 +124,12 @@ class EnvelopeFactory:
         defaults, expires_at = self._defaults, definition.expires_at
         if definition.expires_in is not None:
             expires_at = created_at + timedelta(seconds=definition.expires_in)
+        queue = definition.queue or defaults.queue
         message = JobMessage(
             v=WIRE_VERSION,
             job=definition.handler,
             payload=definition.payload,
-            queue=definition.queue,
+            queue=queue,
             max_retries=defaults.max_retries if definition.max_retries is None else definition.max_retries,
             identifier=job_id,
             timeout=defaults.timeout_s if definition.timeout is None else definition.timeout,
@@ -154,7 +156,7 @@ class EnvelopeFactory:
             )
         return JobEnvelope(
             id=job_id,
-            queue=definition.queue,
+            queue=queue,
             job=definition.handler,
             priority=definition.priority,
             wire=wire,
@@ -172,6 +174,11 @@ def _checked(job_id: str) -> str:
     return check_id(job_id)
 
 
+def scoped_key(handler: str, key: str) -> str:
+    """A key that belongs to a handler. The name of a handler has no slash, so keys of two handlers never coincide."""
+    return f"{handler}/{key}"
+
+
 def _unique(definition: "JobDefinition") -> Unique:
     """The unique key of a job, which belongs to its handler, and its scope."""
     key, scope = definition.unique, definition.unique_for
@@ -182,7 +189,7 @@ def _unique(definition: "JobDefinition") -> Unique:
         arguments = msgspec.json.encode(msgspec.json.decode(definition.payload), order="sorted")
         key = hashlib.blake2b(arguments, digest_size=16).hexdigest()
     return Unique(
-        key=f"{definition.handler}:{key}",
+        key=scoped_key(definition.handler, key),
         scope=scope if isinstance(scope, UniqueScope) else UniqueScope.PERIOD,
         period=0.0 if isinstance(scope, UniqueScope) else scope,
         on_conflict=definition.on_conflict,

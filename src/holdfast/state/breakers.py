@@ -13,7 +13,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
@@ -23,10 +23,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.clock import from_us
-from holdfast.definition.definition import MAX_DURATION_S, QUEUE_BREAKER, in_seconds
+from holdfast.definition.definition import MAX_DURATION_S, QUEUE_BREAKER
+from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import BackendError, BackendUnavailable, CircuitOpen, DefinitionError
 from holdfast.state.ownership import breaker_slot
-from holdfast.units import counted, format_duration, parse_duration
+from holdfast.units import counted, format_duration
 from holdfast.values import Cell, Drop, Put, Resize, Write
 
 if TYPE_CHECKING:
@@ -57,15 +58,12 @@ class Rule(Struct, frozen=True, kw_only=True):
     cooldown: float
 
 
-def rule_of(failures: int, cooldown: str | float | timedelta) -> Rule:
+def rule_of(failures: int, cooldown: Duration) -> Rule:
     """The rule with these numbers, if they are valid."""
     if isinstance(failures, bool) or not isinstance(failures, int) or not 1 <= failures <= MAX_FAILURES:  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise DefinitionError(f"failures must be an integer from 1 to {MAX_FAILURES:,}, not {failures!r}")
-    try:
-        seconds = parse_duration(cooldown) if isinstance(cooldown, str) else in_seconds(cooldown)
-    except ValueError as problem:
-        raise DefinitionError(f"cooldown {problem}, not {cooldown!r}") from None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_DURATION_S:
+    seconds = in_seconds("cooldown", cooldown)
+    if not 0 < seconds <= MAX_DURATION_S:
         raise DefinitionError(f"cooldown must be a positive duration, such as '60s', not {cooldown!r}")
     return Rule(failures=failures, cooldown=float(seconds))
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_CONCURRENCY
 from holdfast.errors import EnvelopeRejected
-from holdfast.queues.envelope import DEFAULT_IDEMPOTENCY_TTL_S
+from holdfast.queues.envelope import DEFAULT_IDEMPOTENCY_TTL_S, scoped_key
 from holdfast.values import MAX_SLOT_SIZE, AttemptRecord, Cell, Put, Slot
 
 IDEMPOTENCY = "idempotency"
@@ -111,4 +111,4 @@ def first_run(cell: Cell) -> FirstRun:
 
 def _idempotency_key(message: Keyed) -> str:
     """The key, qualified by its handler: another handler may use the same key for other work."""
-    return f"{message.job}:{message.idempotency_key}"
+    return scoped_key(message.job, message.idempotency_key or "")

@@ -3,10 +3,11 @@
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from holdfast.clock import MICROSECONDS, SystemClock, duration_us, from_us, to_us
+from holdfast.definition.durations import Duration, in_seconds
 
 LONGEST_WAIT_S: Final = 3600.0
 
@@ -35,9 +36,9 @@ class TravellingClock(SystemClock):
     def monotonic(self) -> float:
         return super().monotonic() + self._ahead_us / MICROSECONDS
 
-    def advance(self, span: float | timedelta) -> None:
+    def advance(self, span: Duration) -> None:
         """Advance the clock by this much."""
-        seconds = span.total_seconds() if isinstance(span, timedelta) else span
+        seconds = in_seconds("span", span)
         if not seconds >= 0:
             raise ValueError(f"the clock cannot be advanced by {seconds:g} s; pass 0 or more")
         with self._lock:

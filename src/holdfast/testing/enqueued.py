@@ -13,9 +13,11 @@ from holdfast import json_models
 from holdfast.codec import JobMessage
 from holdfast.definition import JobOptions, definition_of
 from holdfast.definition.backoff import as_backoff
-from holdfast.definition.definition import as_unique_scope, check_id, in_seconds
+from holdfast.definition.definition import as_unique_scope, check_id
+from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
+from holdfast.queues.envelope import scoped_key
 from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, UniqueScope, traits_of
 
@@ -39,7 +41,7 @@ class Expected(JobOptions, total=False):
     unique job.
     """
 
-    tolerance: float | timedelta
+    tolerance: Duration
 
 
 class Enqueued(JobTraits, frozen=True, kw_only=True):
@@ -114,7 +116,7 @@ def _uniqueness(envelope: JobEnvelope) -> dict[str, Any]:
     if unique is None:
         return {}
     return {
-        "unique": unique.key.removeprefix(f"{envelope.job}:"),
+        "unique": unique.key.removeprefix(scoped_key(envelope.job, "")),
         "unique_for": unique.period if unique.scope is UniqueScope.PERIOD else str(unique.scope),
         "on_conflict": str(unique.on_conflict),
     }
@@ -163,7 +165,7 @@ class Expectation:
                 yield _is_not(name, found, wanted)
         if "backoff" in expected and as_backoff(expected["backoff"]) != job.backoff:
             yield _is_not("backoff", job.backoff, expected["backoff"])
-        if "timeout" in expected and in_seconds(expected["timeout"]) != job.timeout:
+        if "timeout" in expected and in_seconds("timeout", expected["timeout"]) != job.timeout:
             yield _is_not("timeout", job.timeout, expected["timeout"])
         yield from self._differences_in_ownership(job)
         yield from self._differences_in_time(job)
@@ -175,7 +177,10 @@ class Expectation:
 
     def _differences_in_ownership(self, job: Enqueued) -> Iterator[str]:
         expected = self._expected
-        if "idempotency_ttl" in expected and in_seconds(expected["idempotency_ttl"]) != job.idempotency_ttl:
+        if (
+            "idempotency_ttl" in expected
+            and in_seconds("idempotency_ttl", expected["idempotency_ttl"]) != job.idempotency_ttl
+        ):
             yield _is_not("idempotency_ttl", job.idempotency_ttl, expected["idempotency_ttl"])
         if "unique" in expected:
             wanted = expected["unique"]
@@ -188,9 +193,9 @@ class Expectation:
 
     def _differences_in_time(self, job: Enqueued) -> Iterator[str]:
         expected = self._expected
-        tolerance = in_seconds(expected.get("tolerance"))
+        tolerance = _tolerance_of(expected)
         if "delay" in expected:
-            delay = in_seconds(expected["delay"]) or 0.0
+            delay = in_seconds("delay", expected["delay"])
             allowed = tolerance if tolerance is not None else TOLERANCE_S if job.has_instant else 0.0
             if abs(job.delay - delay) > allowed + _EXACTLY_S:
                 yield f"delay is {job.delay:g} s, not {delay:g} s{_give_or_take(allowed)}"
@@ -200,7 +205,7 @@ class Expectation:
         if "expires" in expected:
             expires = expected["expires"]
             if not isinstance(expires, datetime):
-                expires = job.enqueued_at + timedelta(seconds=in_seconds(expires) or 0.0)
+                expires = job.enqueued_at + timedelta(seconds=in_seconds("expires", expires))
             yield from _difference_of_instants("expires", job.expires_at, expires, allowed)
 
     def listing(self, jobs: Sequence[Enqueued]) -> str:
@@ -248,11 +253,15 @@ def _check(expected: Expected) -> None:
     definition_of("any", None, cast("JobOptions", options))
     if "id" in expected:
         check_id(expected["id"])
-    tolerance = in_seconds(expected.get("tolerance"))
+    tolerance = _tolerance_of(expected)
     if tolerance is not None and not tolerance >= 0:
         raise DefinitionError(f"tolerance must be a duration of 0 s or more, not {tolerance:g} s")
     if tolerance is not None and not {"delay", "run_at", "expires"} & set(expected):
         raise DefinitionError("tolerance needs a delay, a run_at or an expires to apply to")
+
+
+def _tolerance_of(expected: Expected) -> float | None:
+    return in_seconds("tolerance", expected["tolerance"]) if "tolerance" in expected else None
 
 
 def _check_arguments(job: str, handler: Handler | None, args: object) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
@@ -13,7 +13,8 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.clock import duration_us, from_us
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.definition import MAX_DURATION_S, check_queue, in_seconds
+from holdfast.definition.definition import MAX_DURATION_S, check_queue
+from holdfast.definition.durations import Duration, in_seconds
 from holdfast.deployment import job_defaults
 from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSupported, UnknownHandler
 from holdfast.handlers import FunctionHandler, Handler
@@ -180,7 +181,7 @@ class JobKit:
         """The current time of the jobs: the real time plus what `drain` and `advance` have skipped."""
         return self.clock.now()
 
-    def advance(self, span: float | timedelta) -> None:
+    def advance(self, span: Duration) -> None:
         """Advance the clock of the jobs, without running any."""
         self.clock.advance(span)
 
@@ -251,7 +252,7 @@ class JobKit:
         self,
         *,
         queue: str | Collection[str] | None = None,
-        within: float | timedelta | None = None,
+        within: Duration | None = None,
         limit: int = LIMIT,
         raise_errors: bool = False,
     ) -> Drained:
@@ -274,12 +275,12 @@ class JobKit:
         """Hold a key inside the block, as a job in another worker would: jobs with this key are blocked.
 
         The key starts with its kind, as in `holdfast lock list`: `key:customer-7`, `instance:report` or
-        `idempotency:charge:order-7`.
+        `idempotency:charge/order-7`.
         """
         kind, _, name = key.partition(":")
         if kind not in ("key", "instance", IDEMPOTENCY) or not name:
             raise DefinitionError(
-                f"{key!r} is not a key; write key:NAME, instance:NAME or idempotency:HANDLER:KEY, as "
+                f"{key!r} is not a key; write key:NAME, instance:NAME or idempotency:HANDLER/KEY, as "
                 "holdfast lock list shows it"
             )
         with self._stage.engine.held(key):
@@ -290,7 +291,7 @@ class JobKit:
         self,
         *,
         queue: str | Collection[str] | None = None,
-        within: float | timedelta | None = None,
+        within: Duration | None = None,
         limit: int = LIMIT,
         raise_errors: bool = False,
     ) -> Drained:
@@ -349,13 +350,13 @@ class JobKit:
             [envelope] = batch.envelopes
         return envelope, attempt
 
-    def _drain(self, queue: str | Collection[str] | None, within: float | timedelta | None, limit: int) -> "_Drain":
+    def _drain(self, queue: str | Collection[str] | None, within: Duration | None, limit: int) -> "_Drain":
         if is_running():
             raise HoldfastError("a job cannot call drain(); the jobs that it enqueues run when it has finished")
         queues = None if queue is None else {queue} if isinstance(queue, str) else set(queue)
         for one in queues or ():
             check_queue(one)
-        span = in_seconds(within)
+        span = None if within is None else in_seconds("within", within)
         if span is not None and not span >= 0:
             raise ValueError(f"within must be a duration of 0 s or more, not {span:g} s")
         if limit < 1:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from holdfast.clock import Clock
 from holdfast.codec import JobMessage
 from holdfast.errors import (
+    BackendUnavailable,
     BadSignature,
     CommandForbidden,
     EnvelopeRejected,
@@ -22,6 +23,7 @@ from holdfast.errors import (
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.signing import Signer
 from holdfast.state.ownership import check_owned, is_owned, slots_of
+from holdfast.units import counted
 from holdfast.values import (
     Abandon,
     CancelJob,
@@ -35,14 +37,17 @@ from holdfast.values import (
     Release,
     Settlement,
 )
-from holdfast.worker.verdict import momentary, skipped
+from holdfast.worker.verdict import momentary, released, skipped
 
 log = logging.getLogger("holdfast.worker")
 
 POSTPONE_S: Final = 60.0
 
+ENTER_LIMIT_S: Final = 5.0
+ENTER_AGAIN_S: Final = 1.0
+
 Enter: TypeAlias = Callable[[Sequence[Entry]], Sequence[Entered]]
-"""A function that lets jobs enter their slots: the engine's `enter`, retried while the engine is unavailable."""
+"""A function that lets jobs enter their slots: the engine's `enter`, retried while it is unavailable."""
 
 
 class WrongQueue(EnvelopeRejected):
@@ -129,6 +134,9 @@ class Admission:
         answers = self._enter(admitted, enter)
         for lease, message in zip(admitted.leases, admitted.messages, strict=True):
             answer = answers.get(lease.id, _NO_SLOTS)
+            if answer is None:
+                refusals.append(self._try_again(lease))
+                continue
             match answer.outcome:
                 case EntryOutcome.ENTERED:
                     runnable.append(lease)
@@ -147,14 +155,34 @@ class Admission:
             leases=runnable, messages=messages, refusals=refusals, fences=fences, blocked=blocked, lost=lost
         )
 
-    def _enter(self, admitted: Admitted, enter: Enter) -> Mapping[str, Entered]:
-        """The engine's answers for the jobs that have slots, by job id."""
+    def _try_again(self, lease: JobLease) -> Refusal:
+        """Release a job that could not enter its slots. It does not leave them, which could also fail: if it entered
+        after all, its place ends with its lease.
+        """
+        note = "it could not enter its slots"
+        now_us = self._clock.now_us()
+        return Refusal(settlement=released(lease, now_us, note, delay=ENTER_AGAIN_S, unstarted=True))
+
+    def _enter(self, admitted: Admitted, enter: Enter) -> Mapping[str, Entered | None]:
+        """The engine's answers for the jobs that have slots, by job id; None if there was no answer in time. A slot may
+        be locked by a process that does not respond, and must not hold up jobs without slots.
+        """
         entries = [
             Entry(lease=lease, slots=slots_of(message))
             for lease, message in zip(admitted.leases, admitted.messages, strict=True)
             if is_owned(message)
         ]
-        return {entry.lease.id: answer for entry, answer in zip(entries, enter(entries), strict=True)}
+        try:
+            answers = enter(entries)
+        except BackendUnavailable as problem:
+            log.warning(
+                "%s could not enter their slots; releasing them for %g s: %s",
+                counted(len(entries), "job"),
+                ENTER_AGAIN_S,
+                problem,
+            )
+            return {entry.lease.id: None for entry in entries}
+        return {entry.lease.id: answer for entry, answer in zip(entries, answers, strict=True)}
 
 
 _NO_SLOTS: Final = Entered(outcome=EntryOutcome.ENTERED)

@@ -18,7 +18,7 @@ from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.units import counted
 from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement
-from holdfast.worker.admission import Admission, Admitted, Refusal
+from holdfast.worker.admission import ENTER_LIMIT_S, Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.round_robin import RoundRobin
@@ -157,15 +157,15 @@ class Exchanger:
         return self._admission.admit(leases, self._enter)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        """Let jobs enter their slots, retrying while the engine is unavailable and their leases are valid."""
+        """Let jobs enter their slots, retrying for a short time while the engine is unavailable: other jobs wait."""
+        give_up_at = time.monotonic() + ENTER_LIMIT_S
         while True:
             try:
                 answers = self._backend.enter(entries)
             except BackendUnavailable as problem:
-                self._back_off(problem, f"enter the slots of {counted(len(entries), 'job')}", self._is_hurried)
-                is_late = time.monotonic() > min(self._fence_at(entry.lease) for entry in entries)
-                if is_late or self._is_hurried.is_set():
+                if time.monotonic() >= give_up_at or self._is_hurried.is_set():
                     raise
+                self._back_off(problem, f"enter the slots of {counted(len(entries), 'job')}", self._is_hurried)
             except Exception:
                 if len(entries) == 1:
                     log.exception(

@@ -8,6 +8,7 @@ from holdfast.clock import Clock
 from holdfast.values import CancelJob, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
 from holdfast.worker.admission import refused
 from holdfast.worker.backlog import Backlog
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.keeper import Keeper
@@ -28,13 +29,14 @@ class Holdings:
     settlement was never answered, and `finished` how often jobs have left with a verdict.
     """
 
-    def __init__(self, keeper: Keeper, *, clock: Clock, reporter: Reporter) -> None:
+    def __init__(self, keeper: Keeper, copies: DeadLetterCopies, *, clock: Clock, reporter: Reporter) -> None:
         self.flights: set[Flight] = set()
         self.backlog = Backlog()
-        self.unsent = PendingSettlements()
+        self.unsent = PendingSettlements(copies)
         self.unsettled = 0
         self.finished = 0
         self._keeper = keeper
+        self._copies = copies
         self._clock = clock
         self._reporter = reporter
         self._settle_by = 0.0
@@ -112,7 +114,7 @@ class Holdings:
 
     def take_unsent(self) -> PendingSettlements:
         """Hand over the settlements that go to the engine now."""
-        taken, self.unsent, self._is_urgent = self.unsent, PendingSettlements(), False
+        taken, self.unsent, self._is_urgent = self.unsent, PendingSettlements(self._copies), False
         return taken
 
     def answered(self, sent: PendingSettlements, held: Sequence[bool | None]) -> None:

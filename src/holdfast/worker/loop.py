@@ -41,16 +41,21 @@ class WorkerLoop:
         self._is_stopping = False
         self._refusing: set[str] = set()
         self._maintenance = Maintenance(
-            worker.backend, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
+            worker.backend, worker.copies, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
         )
-        self.jobs_done = 0
+        self._done_before = worker.reporter.jobs_done
+
+    @property
+    def jobs_done(self) -> int:
+        """The number of jobs that this loop has run."""
+        return self._worker.reporter.jobs_done - self._done_before
 
     def stop(self) -> None:
         """Claim no more jobs; the running job finishes. Safe to call from a signal handler."""
         self._is_stopping = True
 
     def run(self) -> None:
-        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
+        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs have run."""
         failures = 0
         if not self._burst:
             with suppress(BackendError):
@@ -99,7 +104,6 @@ class WorkerLoop:
             if result.status is WorkerStatus.EMPTY:
                 continue
             worked = True
-            self.jobs_done += result.status not in (WorkerStatus.RELEASED, WorkerStatus.BLOCKED)
             if self._on_result is not None:
                 self._on_result(result)
             if self._max_jobs and self.jobs_done >= self._max_jobs:

@@ -15,7 +15,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     concurrency: int = 1
     burst: bool = False
     max_jobs: int = 0
-    grace_s: float = 30.0
+    grace_s: float = 0.0
     kill_after_s: float = 10.0
     give_up_after_s: float = 0.0
     poll_interval_s: float = 1.0

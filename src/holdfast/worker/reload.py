@@ -1,5 +1,6 @@
 """`worker start --reload`: drains the worker and starts it again whenever a Python file changes."""
 
+import math
 import os
 import signal
 import subprocess
@@ -14,8 +15,6 @@ from typing import Final
 from holdfast.errors import ConfigError
 from holdfast.worker.signals import handling_signals
 
-# Longer than a worker's own grace period: usually it has stopped by then.
-GRACE_S: Final = 35.0
 HURRY_S: Final = 10.0
 POLL_INTERVAL_S: Final = 0.02
 WATCH_INTERVAL_MS: Final = 100
@@ -37,7 +36,7 @@ def run_reloading(
     argv: Sequence[str],
     paths: Sequence[Path],
     *,
-    grace_s: float = GRACE_S,
+    grace_s: float = math.inf,
     hurry_s: float = HURRY_S,
     say: Callable[[str], None] = _PRINT,
 ) -> int:

@@ -9,7 +9,7 @@ from holdfast.codec import JobMessage
 from holdfast.metrics import MetricsCollector, measuring
 from holdfast.units import counted, format_duration
 from holdfast.values import Abandon, DeadReason, JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
-from holdfast.worker.verdict import status_of
+from holdfast.worker.verdict import has_run, status_of
 
 log = logging.getLogger("holdfast.worker")
 
@@ -39,6 +39,8 @@ class Reporter:
         self._listener = listener
         # The number of settlements by status. A job that is retried here is settled more than once.
         self.tally: Counter[WorkerStatus] = Counter()
+        # The number of settled attempts that ran, for `max_jobs`.
+        self.jobs_done = 0
         # The number of jobs whose first attempt failed here and that were requeued for a retry. Later failures of the
         # same job are not counted, so the numbers of several workers can be added up. A job is counted even if it is
         # done or dead by now: successes are reported without ids, and the retry may run in another worker.
@@ -57,11 +59,6 @@ class Reporter:
     def failed(self) -> int:
         return self.tally[WorkerStatus.REQUEUED] + self.tally[WorkerStatus.DEAD_LETTERED]
 
-    @property
-    def jobs_done(self) -> int:
-        """The number of jobs that were settled here, except those that were released or blocked."""
-        return self.tally.total() - self.tally[WorkerStatus.RELEASED] - self.tally[WorkerStatus.BLOCKED]
-
     def settled(
         self, settlements: Sequence[tuple[Settlement, JobMessage | None]], answers: Sequence[bool | None]
     ) -> None:
@@ -79,6 +76,7 @@ class Reporter:
             queue = settlement.lease.queue
             status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
             ends[status, queue] += 1
+            self.jobs_done += has_run(settlement)
             if status is WorkerStatus.REQUEUED and settlement.lease.attempts == 0:
                 self.jobs_to_retry += 1
             if settlement.record is not None:
@@ -109,6 +107,7 @@ class Reporter:
         """Count jobs that were acknowledged, given how many seconds each of them took, by queue."""
         counts: Counter[tuple[str, str]] = Counter()
         for queue, seconds in durations.items():
+            self.jobs_done += len(seconds)
             self._add(WorkerStatus.ACKED, queue, len(seconds), counts)
         self._count(counts, durations)
 

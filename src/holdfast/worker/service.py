@@ -72,7 +72,7 @@ class Service:
         return render
 
     def _answer_to_signals(self) -> Callable[[signal.Signals], None]:
-        """The first signal drains, the second one releases the running jobs."""
+        """The first signal drains: running jobs finish. The second one stops and releases them."""
         supervisor = self.supervisor
         # The second signal may arrive before the supervisor has acted on the first.
         is_asked = False
@@ -80,7 +80,7 @@ class Service:
         def answer(number: signal.Signals) -> None:
             nonlocal is_asked
             if is_asked or supervisor.is_draining:
-                _print_now("releasing running jobs")
+                _print_now("stopping the running jobs and requeueing them")
                 supervisor.stop(StopOrder.NOW)
             else:
                 is_asked = True
@@ -93,8 +93,9 @@ class Service:
 def _draining(running: int, grace_s: float) -> str:
     if not running:
         return "stopping"
-    limit = f"up to {format_duration(grace_s)} " if grace_s else ""
-    return f"stopping: waiting {limit}for {counted(running, 'running job')} (press Ctrl-C again to stop now)"
+    limit = f" within {format_duration(grace_s)}" if grace_s else ""
+    them = "it" if running == 1 else "them"
+    return f"stopping: finishing {counted(running, 'running job')}{limit}; press Ctrl-C again to requeue {them}"
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:

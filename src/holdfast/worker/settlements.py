@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.clock import MICROSECONDS
 from holdfast.codec import JobMessage
 from holdfast.values import AttemptRecord, JobLease, Outcome, Settlement
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
@@ -14,7 +15,8 @@ from holdfast.worker.verdict import carrying, succeeded
 class PendingSettlements:
     """Successes are by far the most, so they are counted as they come and reported together."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: DeadLetterCopies) -> None:
+        self._copies = copies
         self._successes: list[Settlement] = []
         self._done: list[JobMessage] = []
         self._durations: dict[str, list[float]] = {}
@@ -33,7 +35,7 @@ class PendingSettlements:
         return [settlement.lease for settlement in self.settlements]
 
     def add(self, settlement: Settlement, message: JobMessage | None) -> None:
-        self._others.append(carrying(settlement, message))
+        self._others.append(carrying(self._copies.carried_by(settlement, message), message))
         self._ended.append(message)
 
     def add_successes(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:

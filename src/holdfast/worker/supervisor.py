@@ -30,6 +30,7 @@ from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
 from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.claim_cycle import ClaimCycle
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.exchanger import EngineAnswer, Exchanger
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
@@ -69,6 +70,7 @@ class Supervisor:
         registry: HandlerRegistry,
         admission: Admission,
         retry: RetryPolicy,
+        copies: DeadLetterCopies,
         reporter: Reporter,
         options: WorkerOptions,
         version: str,
@@ -107,9 +109,11 @@ class Supervisor:
             on_cancel=lambda lease: self._fencing.on_cancel(lease),
             on_lost=lambda lease: self._fencing.on_lost(lease),
         )
-        self._maintenance = Maintenance(engine, reap_interval_s=options.reap_interval_s, on_reaped=reporter.reaped)
+        self._maintenance = Maintenance(
+            engine, copies, reap_interval_s=options.reap_interval_s, on_reaped=reporter.reaped
+        )
         self._caretaker = self._make_caretaker()
-        self._holdings = Holdings(self._keeper, clock=engine.clock, reporter=reporter)
+        self._holdings = Holdings(self._keeper, copies, clock=engine.clock, reporter=reporter)
         self._pace = Pace(is_shared=len(options.queues) > 1)
         self._pool = self._make_pool(program, retry)
         self._fencing: Fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
@@ -272,7 +276,7 @@ class Supervisor:
     # The loop.
 
     def run(self) -> None:
-        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
+        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs have run."""
         self._begin_session()
         self._caretaker.start()
         try:

@@ -117,6 +117,22 @@ def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
     return min(max(delay, 0.0), MAX_DURATION_S)
 
 
+def has_run(settlement: Settlement) -> bool:
+    """Whether a settlement ends an attempt that ran. A job that was cancelled or released before it started has a
+    momentary record.
+    """
+    record = settlement.record
+    if record is None:
+        return False
+    match record.outcome:
+        case Outcome.SKIPPED | Outcome.REJECTED | Outcome.EXPIRED | Outcome.POSTPONED:
+            return False
+        case Outcome.CANCELLED | Outcome.INTERRUPTED:
+            return record.started_us != record.ended_us
+        case _:
+            return True
+
+
 def status_of(settlement: Settlement) -> WorkerStatus:
     """The worker's status for a settlement that was applied."""
     match settlement:

@@ -18,9 +18,10 @@ from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
 from holdfast.state.breakers import Breakers, Rule
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
-from holdfast.worker.admission import Admission, refused
+from holdfast.worker.admission import ENTER_LIMIT_S, Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
+from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
 from holdfast.worker.verdict import carrying, policy_of, released, status_of, verdict_on
@@ -42,9 +43,11 @@ class QueueWorker:
         retry: RetryPolicy,
         metrics: MetricsCollector,
         clock: Clock,
+        copies: DeadLetterCopies,
         breaker: Rule = DEFAULT_RULE,
     ) -> None:
         self.backend = backend
+        self.copies = copies
         self.clock = clock
         self.reporter = Reporter(metrics)
         self.backoff = EngineBackoff(clock)
@@ -117,7 +120,7 @@ class QueueWorker:
         return self._settle(message, settlement)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        give_up_at = self.clock.monotonic() + entries[0].lease.ttl_s
+        give_up_at = self.clock.monotonic() + ENTER_LIMIT_S
         while True:
             try:
                 answers = self.backend.enter(entries)
@@ -155,7 +158,7 @@ class QueueWorker:
         return message, verdict_on(result, message, lease, policy_of(message, self._retry))
 
     def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
-        settlement = carrying(settlement, message)
+        settlement = carrying(self.copies.carried_by(settlement, message), message)
         held = self._settle_until_answered(settlement)
         self.reporter.settled([(settlement, message)], [held])
         return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)

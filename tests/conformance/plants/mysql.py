@@ -6,10 +6,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.clock import Clock, duration_us
+from holdfast.clock import Clock
 from holdfast.errors import StateConflict
 from holdfast.queues.contract import (
-    PROMOTION_S,
     EngineTransaction,
     LeasePolicy,
     LockedSlots,
@@ -399,10 +398,48 @@ BUGS: dict[str, Bug] = {
     ),
     "promotion never ends": bug(
         "test_a_promotion_expires",
-        (slots.PLACES, f" AND p.until > {CLOCK} AND p.until <= {CLOCK} + {duration_us(PROMOTION_S)}", ""),
+        (slots.PLACES, "p.until,", f"{CLOCK} + 1,"),
+    ),
+    "promotion ends though its job can still enter": bug(
+        "test_jobs_that_no_worker_claims_for_long_are_claimed_at_most_twice",
+        (slots.IS_TAKEN, "ELSE j.queue", f"ELSE p.until > {CLOCK} AND j.queue"),
+    ),
+    "promotion ends with the claim of its job": bug(
+        "test_a_promoted_job_that_enters_late_does_not_lose_its_place",
+        (slots.IS_TAKEN, "WHEN j.state = 2 THEN j.queue", f"WHEN j.state = 2 THEN p.until > {CLOCK} AND j.queue"),
+    ),
+    "promotion outlives the lease of its job": bug(
+        "test_a_promoted_job_that_dies_before_it_enters_passes_the_slot_on",
+        (slots.IS_TAKEN, f"THEN j.queue = p.queue AND j.lease_until > {CLOCK}", "THEN j.queue = p.queue"),
+    ),
+    "promotion of a job that is not due": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.IS_TAKEN, f" AND j.due_at <= {CLOCK} END", " END"),
+    ),
+    "promotion in the queue that a job has left": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.IS_TAKEN, "ELSE j.queue = p.queue AND", "ELSE"),
+    ),
+    "job returned unstarted loses its turn": bug(
+        "test_a_job_that_is_returned_unstarted_keeps_its_turn", (slots.RESERVE, "WHERE", "WHERE 0 AND")
+    ),
+    "job returned unstarted has no promotion mark": bug(
+        "test_a_job_that_is_returned_unstarted_keeps_its_turn", (slots.RESERVE, "until = %s", "until = 0 * %s")
+    ),
+    "blocked despite a request to cancel": bug(
+        "test_a_job_that_is_to_be_cancelled_is_cancelled_instead_of_blocked",
+        (slots.BLOCK, "CASE WHEN cancel_request IS NULL THEN 3 ELSE 6 END", "3"),
+    ),
+    "cancelled instead of blocked without its reason": bug(
+        "test_a_job_that_is_to_be_cancelled_is_cancelled_instead_of_blocked",
+        (slots.BLOCK, "cancel_reason = cancel_request", "cancel_reason = ''"),
+    ),
+    "larger limit not looked for": bug(
+        "test_a_job_with_a_larger_limit_does_not_wait_for_those_with_a_smaller_one",
+        (slots.BEST, "size > %s", "size > 0 * %s"),
     ),
     "promotion does not count": bug(
-        "test_a_newcomer_does_not_overtake_a_promoted_job", (slots.PLACES, "p.owner_token IS NULL AND", "0 AND")
+        "test_a_newcomer_does_not_overtake_a_promoted_job", (slots.PLACES, "p.until,", "0,")
     ),
     "everyone leaves with the first": bug(
         "test_as_many_jobs_enter_as_the_slot_has_places", (slots.FREE, "IN %s", "IN %s OR p.slot LIKE 'key:%%'")
@@ -439,6 +476,10 @@ BUGS: dict[str, Bug] = {
     "closed slot never opens": bug(
         "test_a_slot_that_was_closed_admits_its_size_afterwards",
         (slots.NEGLECTED, f"s.closed_until <= {CLOCK}", "s.closed_until = 0"),
+    ),
+    "slot not opened if a promoted job waits": bug(
+        "test_a_queue_that_nobody_works_on_does_not_keep_a_slot_closed",
+        (slots.NEGLECTED, "s.closed_until > 0", "s.closed_until < 0"),
     ),
     "size forgotten by an entry": bug(
         "test_the_stored_size_counts_not_that_of_the_message",
@@ -603,6 +644,10 @@ class LeavesOfARefusal(MysqlEngine):
         return answers
 
 
+class LeavesBySlotName(LeavesOfARefusal):
+    """A late settlement frees the places of the jobs that entered since."""
+
+
 class UniqueOutsideOfATransaction(MysqlEngine):
     """Each statement commits, and releases the lock of the key."""
 
@@ -667,6 +712,10 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
         "test_racing_jobs_never_exceed_the_places", (slots.LOCKED_SLOTS, "fence,", f"fence + {DELAY},")
     ),
     LeavesOfARefusal: bug("test_a_refused_settlement_leaves_nothing"),
+    LeavesBySlotName: bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot",
+        (slots.FREE, "IN %s", "IN %s OR p.slot LIKE 'key:%%'"),
+    ),
     UniqueOutsideOfATransaction: bug(
         "test_of_racing_callers_one_stores_its_job", (slots.LOCKED_KEYS, "until", f"until + {DELAY}")
     ),

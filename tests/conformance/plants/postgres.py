@@ -108,11 +108,13 @@ BUGS: dict[str, Bug] = {
     "lease compared the wrong way round": bug(
         "test_a_lease_can_settle_until_its_last_moment", (END, f"lease_until > {NOW}", f"lease_until < {NOW}")
     ),
-    "renewal revives an ended lease": bug("test_an_expired_lease_is_never_revived", (RENEW, IN_TIME, "")),
+    "renewal revives an ended lease": bug(
+        "test_an_expired_lease_is_never_revived", (RENEW, f" AND lease_until > {CLOCK}", "")
+    ),
     "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, OF_CLAIM, "")),
     "renewal moves nothing": bug(
         "test_a_renewed_lease_expires_a_full_length_from_now",
-        (RENEW, f"lease_until = {NOW} + least(lease_us, {LONG_US})", "lease_until = lease_until"),
+        (RENEW, f"lease_until = {CLOCK} + least(lease_us, {LONG_US})", "lease_until = lease_until"),
     ),
     "renewal by a length of its own": bug(
         "test_a_renewal_does_not_change_the_length_of_a_lease",
@@ -247,7 +249,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cancel request taken back by a renewal": bug(
         "test_a_running_job_receives_a_cancellation_request",
-        (RENEW, f"SET lease_until = {NOW} + least(", f"SET cancel_request = NULL, lease_until = {NOW} + least("),
+        (RENEW, "SET lease_until = ", "SET cancel_request = NULL, lease_until = "),
     ),
     "running job cancelled under its worker": bug(
         "test_a_running_job_receives_a_cancellation_request",
@@ -411,6 +413,11 @@ BUGS: dict[str, Bug] = {
         (inspector.LOCK_IDLE_SLOTS, " AND s.size IS NULL", ""),
         (inspector.DELETE_SLOTS, " AND s.size IS NULL", ""),
     ),
+    "everyone leaves with the first": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places",
+        (slots.FREE, "(slot, seq) IN", ":seqs::text <> '' AND slot IN"),
+        (slots.FREE, "SELECT * FROM unnest(:slots::text[], :seqs::bigint[])", "SELECT unnest(:slots::text[])"),
+    ),
     "slots not locked": bug(
         "test_racing_jobs_never_exceed_the_places", (slots.LOCK_SLOTS, " FOR UPDATE", ""), SLOW_PLACES
     ),
@@ -425,15 +432,55 @@ BUGS: dict[str, Bug] = {
     "entry without a lease": bug(
         "test_a_job_without_a_lease_cannot_enter", (slots.LOCK_HELD, " AND lease_until > :now", "")
     ),
+    "slot left by its name alone": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places",
+        (slots.FREE, "WHERE (slot, seq) IN (SELECT * ", "WHERE slot IN (SELECT slots "),
+        (slots.FREE, ":seqs::bigint[])", ":seqs::bigint[]) AS given (slots, seqs)"),
+    ),
     "promotion without a mark": bug(
         "test_a_newcomer_does_not_overtake_a_promoted_job", (slots.PROMOTE, ":now, :until FROM", ":now, :now FROM")
     ),
-    "promotion never ends": bug(
-        "test_a_promotion_expires", (slots.PLACES, "coalesce(p.until > :now::bigint AND ", "coalesce(")
+    "promotion never ends": bug("test_a_promotion_expires", (slots.PLACES, "coalesce(p.until, 0)", ":now::bigint + 1")),
+    "promotion ends though its job can still enter": bug(
+        "test_jobs_that_no_worker_claims_for_long_are_claimed_at_most_twice",
+        (slots.IS_TAKEN, "ELSE o.queue", f"ELSE p.until > {NOW} AND o.queue"),
+        (slots.PLACES, "ELSE o.queue", "ELSE p.until > :now::bigint AND o.queue"),
     ),
-    "promotion kept when its job leaves": bug(
-        "test_a_promoted_job_that_is_refused_passes_the_slot_on_at_once",
-        (slots.FREE, "WHERE (slot, seq)", "WHERE owner_token IS NOT NULL AND (slot, seq)"),
+    "promotion ends with the claim of its job": bug(
+        "test_a_promoted_job_that_enters_late_does_not_lose_its_place",
+        (slots.IS_TAKEN, "2 THEN o.queue", f"2 THEN p.until > {NOW} AND o.queue"),
+        (slots.PLACES, "2 THEN o.queue", "2 THEN p.until > :now::bigint AND o.queue"),
+    ),
+    "promotion outlives the lease of its job": bug(
+        "test_a_promoted_job_that_dies_before_it_enters_passes_the_slot_on",
+        (slots.IS_TAKEN, f"THEN o.queue = p.queue AND o.lease_until > {NOW}", "THEN o.queue = p.queue"),
+    ),
+    "promotion of a job that is not due": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.IS_TAKEN, f" AND o.due_at <= {CLOCK} END", " END"),
+    ),
+    "promotion in the queue that a job has left": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.IS_TAKEN, "ELSE o.queue = p.queue AND", "ELSE"),
+    ),
+    "job returned unstarted loses its turn": bug(
+        "test_a_job_that_is_returned_unstarted_keeps_its_turn", (slots.RESERVE, "WHERE", "WHERE false AND")
+    ),
+    "job returned unstarted has no promotion mark": bug(
+        "test_a_job_that_is_returned_unstarted_keeps_its_turn", (slots.RESERVE, "until = :until", "until = 0")
+    ),
+    "blocked despite a request to cancel": bug(
+        "test_a_job_that_is_to_be_cancelled_is_cancelled_instead_of_blocked",
+        (slots.BLOCK, "cancel_request IS NOT NULL RETURNING", "false RETURNING"),
+        (slots.BLOCK, " AND o.cancel_request IS NULL", ""),
+    ),
+    "cancelled instead of blocked without its reason": bug(
+        "test_a_job_that_is_to_be_cancelled_is_cancelled_instead_of_blocked",
+        (slots.BLOCK, "            cancel_request\n", "            NULL\n"),
+    ),
+    "larger limit not looked for": bug(
+        "test_a_job_with_a_larger_limit_does_not_wait_for_those_with_a_smaller_one",
+        (slots.BEST, " AND b.size > given.ahead", ""),
     ),
     "one queue promoted": bug(
         "test_a_paused_queue_does_not_keep_the_others_waiting",
@@ -476,9 +523,9 @@ BUGS: dict[str, Bug] = {
     "repair sees no free place": bug(
         "test_repair_finishes_what_a_reaper_left_undone", (slots.FREE_PLACES, "coalesce(s.size, best.size) >", "0 >")
     ),
-    "repair counts promotions that have expired": bug(
-        "test_a_promoted_job_that_was_cancelled_passes_the_slot_on",
-        (slots.FREE_PLACES, f"p.until > {NOW} AND ", ""),
+    "repair counts promotions of jobs that cannot enter": bug(
+        "test_a_promoted_job_that_was_rescheduled_passes_the_slot_on",
+        (slots.FREE_PLACES, f"o.queue = p.queue AND o.state <= 1 AND o.due_at <= {CLOCK}", "true"),
     ),
     "places of jobs that have ended stay": bug(
         "test_unused_slots_are_deleted", (inspector.DELETE_PLACES, "AND NOT (", "AND (")
@@ -486,7 +533,7 @@ BUGS: dict[str, Bug] = {
     "keys not locked": bug(
         "test_of_racing_callers_one_stores_its_job", (slots.LOCK_KEYS, " FOR UPDATE", ""), SLOW_KEYS
     ),
-    "waiting job not locked": bug(
+    "waiting job counts as running": bug(
         "test_while_it_waits_ends_with_the_start_of_the_job",
         (slots.LOCK_UNSTARTED, "state <> 2", "state > 3"),
     ),
@@ -651,10 +698,16 @@ def lab_of(
         yield lab
 
 
+LEAVES_BY_SLOT_NAME = bug(
+    "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot", *BUGS["everyone leaves with the first"].edits
+)
 SOUND = bug("")
 HEALTHY = partial(lab_of, SOUND)
 PLANTS = {
     **{name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()},
     **{name: Plant(breaks, partial(lab_of, SOUND, state=part)) for name, (breaks, part) in STATES.items()},
     **{name: Plant(breaks, partial(lab_of, SOUND, jobs=part)) for name, (breaks, part) in JOBS.items()},
+    "late settlement leaves by slot name": Plant(
+        LEAVES_BY_SLOT_NAME.breaks, partial(lab_of, LEAVES_BY_SLOT_NAME, jobs=CarriesForAll)
+    ),
 }

@@ -237,7 +237,7 @@ def test_a_deferred_task_waits_for_its_time() -> None:
         ({"priority": 101}, "priority"),
         ({"run_after": datetime(2030, 1, 1)}, "aware"),
         ({"max_retries": -1}, r"tasks\.add: max_retries must be between"),
-        ({"timeout": "soon"}, "timeout must be a number"),
+        ({"timeout": "soon"}, "timeout 'soon': must be a number of seconds"),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_written(options: dict[str, Any], message: str) -> None:
@@ -405,6 +405,10 @@ def found_by_checks(params: dict[str, Any], **other: Any) -> list[str]:
         ({"OPTIONS": {"routes": {"mail": "slow"}}}, "E001 TASKS['default']['OPTIONS'] has routes; with Django, give"),
         ({"OPTIONS": {"database": "unheard-of"}}, "E001 there is no database 'unheard-of'"),
         ({"QUEUES": ["Mail"]}, "E002 QUEUES: 'Mail' is not a valid queue name"),
+        (
+            {"QUEUES": ["default", "mial"], "OPTIONS": {"queues": ["default", "mail"]}},
+            "E002 QUEUES: queue 'mial' is not declared; did you mean 'mail'?",
+        ),
         ({"OPTIONS": {"modules": ["shop.nowhere"]}}, "E003 OPTIONS, modules: No module named"),
         ({"OPTIONS": {"url": "memory://"}}, "W002 jobs in memory:// are lost"),
         ({"OPTIONS": {"database": "memory"}}, "W002"),
@@ -418,6 +422,12 @@ def test_checks_tell_what_is_wrong(params: dict[str, Any], expected: str | None)
     else:
         (message,) = found
         assert message.startswith(f"holdfast.{expected}")
+
+
+def test_the_default_queue_is_djangos_unless_the_options_name_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DEFAULT_QUEUE", "mail")
+    assert place_of("default", {}).settings.default_queue == "default"
+    assert place_of("default", {"default_queue": "mail"}).settings.default_queue == "mail"
 
 
 def test_checks_miss_the_application() -> None:

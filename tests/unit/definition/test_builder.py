@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
-from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.definition import JobBuilder, JobDefinition, JobOptions, definition_of
 from holdfast.definition.backoff import BackoffLike, as_backoff
+from holdfast.definition.durations import Duration
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -126,6 +128,11 @@ def test_the_first_step_is_checked_too() -> None:
         (BackoffStrategy.NONE, Backoff(strategy=BackoffStrategy.NONE)),
         ([1, 5, 30], Backoff(delays=(1.0, 5.0, 30.0))),
         ((2,), Backoff(delays=(2.0,))),
+        (0.05, Backoff(strategy=BackoffStrategy.FIXED, base=0.05)),
+        (10, Backoff(strategy=BackoffStrategy.FIXED, base=10)),
+        ("10", Backoff(strategy=BackoffStrategy.FIXED, base=10)),
+        (timedelta(minutes=10), Backoff(strategy=BackoffStrategy.FIXED, base=600)),
+        ([1, "5s", timedelta(minutes=1)], Backoff(delays=(1.0, 5.0, 60.0))),
     ],
 )
 def test_a_backoff_may_be_written_in_several_ways(written: BackoffLike, meant: Backoff) -> None:
@@ -142,6 +149,81 @@ def test_a_backoff_that_cannot_be_read_is_refused_with_what_is_wrong_about_it() 
         JobBuilder("mail").backoff("fixed:soon")
 
 
-def test_an_empty_list_of_delays_is_refused() -> None:
-    with pytest.raises(DefinitionError):
-        JobBuilder("mail").backoff([])
+@pytest.mark.parametrize(
+    ("backoff", "why"),
+    [
+        ([], "the list of backoff delays is empty"),
+        (True, "backoff must be a number of seconds, a timedelta, or a string such as '90s', .*, not True"),
+        (-1, "backoff base must be between 0 and 3660 days, not -1 seconds"),
+        ({"base": 5}, "backoff must be a number of seconds"),
+        ([1, None], "backoff delay must be a number of seconds, .*, not None"),
+        ([1, "soon"], "backoff delay 'soon': must be a number of seconds, or a value such as 90s"),
+        ("fixed:10s,jitter=10%", r"jitter has no effect with fixed; use it with linear or exponential$"),
+        ("fixed:10s,jitter=0", "jitter has no effect with fixed"),
+        ("fixed:10s,jitter=15%", "jitter has no effect with fixed"),
+        ("fixed:max=1h", "max has no effect with fixed"),
+        ("linear:5s,multiplier=3", r"multiplier has no effect with linear; use it with exponential$"),
+        ("none:5s", "base has no effect with none; use it with fixed or linear or exponential"),
+        (Backoff(strategy=BackoffStrategy.FIXED, jitter=0.3), "^backoff jitter has no effect with fixed; use it with"),
+        (Backoff(delays=(1, 5), max=60), "^backoff max has no effect with a list of delays; use it with linear or"),
+        (
+            "exponential:10m",
+            r"^the backoff base, 600 s, is longer than the max, 300 s; set a longer max, as in exponential:10m,max=",
+        ),
+        (Backoff(strategy=BackoffStrategy.LINEAR, base=600), "the backoff base, 600 s, is longer than the max, 300 s"),
+    ],
+)
+def test_a_backoff_without_sense_is_refused_with_what_is_wrong_about_it(backoff: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        JobBuilder("mail").backoff(backoff)
+
+
+@pytest.mark.parametrize("backoff", ["exponential:10m,max=10m", "linear:10m,max=0", "fixed:10m", [600], "none"])
+def test_a_backoff_whose_parameters_all_count_is_accepted(backoff: BackoffLike) -> None:
+    assert JobBuilder("mail").backoff(backoff).definition().backoff is not None
+
+
+@pytest.mark.parametrize("written", [300, 300.0, "300", "300s", "5m", "5 M", timedelta(minutes=5)])
+def test_every_duration_may_be_a_number_a_timedelta_or_text(written: Duration) -> None:
+    builder = JobBuilder("mail").timeout(written).delay(written).expires(written)
+    builder = builder.idempotency_key("k", ttl=written).unique("u", unique_for=written)
+    built = builder.definition()
+    assert (built.timeout, built.delay, built.expires_in, built.idempotency_ttl, built.unique_for) == (300,) * 5
+
+
+@pytest.mark.parametrize("option", ["timeout", "delay", "expires", "idempotency_ttl"])
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("soon", "'soon': must be a number of seconds, or a value such as 90s, 15m, 2h or 3d"),
+        ("-5s", "'-5s': must be a number of seconds"),
+        ("", "'': must be a number of seconds"),
+        (True, "must be a number of seconds, a timedelta, or a string such as '90s', '15m', '2h' or '3d', not True"),
+        ([5], r"must be a number of seconds, a timedelta, or a string such as .*, not \[5\]"),
+    ],
+)
+def test_what_is_no_duration_is_refused_with_the_option_and_the_notation(option: str, written: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"^{option} {why}"):
+        definition_of("mail", None, cast("JobOptions", {"idempotency_key": "k", option: written}))
+
+
+@pytest.mark.parametrize("meta", [3, "k=v", None, ["k"]])
+def test_a_meta_that_is_no_mapping_is_refused(meta: Any) -> None:
+    with pytest.raises(DefinitionError, match="meta must be a mapping, not"):
+        JobBuilder("mail").meta(meta)
+
+
+@pytest.mark.parametrize("key", [None, 3, b"mail", ["mail"]])
+def test_a_handler_key_is_text(key: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^a handler key must be a string, like 'mail\.send', not [^;]*$"):
+        JobBuilder(key)
+
+
+def test_a_function_in_place_of_a_handler_key_is_refused_with_what_to_write() -> None:
+    def send() -> None: ...
+
+    function: Any = send
+    with pytest.raises(
+        DefinitionError, match=r"must be a string, .*; to enqueue a job .*, write  send\.define\(\.\.\.\)$"
+    ):
+        JobBuilder(function)

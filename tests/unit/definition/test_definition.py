@@ -18,7 +18,7 @@ MAIL = JobDefinition(handler="mail.send")
 
 
 def test_what_is_left_out_is_left_to_the_application() -> None:
-    assert (MAIL.queue, MAIL.priority) == ("default", 5)
+    assert (MAIL.queue, MAIL.priority) == (None, 5)
     assert bytes(MAIL.payload) == b"null"
     assert bytes(MAIL.meta) == b"{}"
     assert MAIL.max_retries is None
@@ -276,7 +276,8 @@ def test_the_scope_of_a_unique_job_is_a_word_or_a_duration() -> None:
     job = JobDefinition(handler="send")
     assert job.with_options(unique=True).unique_for is UniqueScope.OPEN
     assert job.with_options(unique=True, unique_for="waiting").unique_for is UniqueScope.WAITING
-    assert job.with_options(unique="k", unique_for=timedelta(minutes=10)).unique_for == 600.0
+    for period in (timedelta(minutes=10), 600, "10m"):
+        assert job.with_options(unique="k", unique_for=period).unique_for == 600.0
     assert job.with_options(unique="k", on_conflict="replace").on_conflict is OnConflict.REPLACE
 
 

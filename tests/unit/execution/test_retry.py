@@ -1,5 +1,7 @@
 """When the next run comes."""
 
+import random
+
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +20,9 @@ backoffs = st.builds(
     max=st.floats(0, MAX_DURATION_S),
     jitter=st.floats(0, 1),
 )
+
+
+GROWING = [BackoffStrategy.LINEAR, BackoffStrategy.EXPONENTIAL]
 
 
 def without_jitter(backoff: Backoff) -> BackoffPolicy:
@@ -49,16 +54,35 @@ def test_a_list_of_delays_is_taken_as_written_and_its_last_repeats() -> None:
 
 
 @pytest.mark.parametrize(("drawn", "delay"), [(0.0, 8.5), (0.5, 10.0), (0.999999999, 11.5)])
-@pytest.mark.parametrize("strategy", sorted(set(BackoffStrategy) - {BackoffStrategy.NONE}))
+@pytest.mark.parametrize("strategy", GROWING)
 def test_jitter_spreads_by_fifteen_percent(strategy: BackoffStrategy, drawn: float, delay: float) -> None:
     policy = BackoffPolicy(Backoff(strategy=strategy, base=10), random=lambda: drawn)
     assert policy.delay(2) == pytest.approx(delay)
 
 
-def test_the_cap_comes_after_the_jitter() -> None:
-    backoff = Backoff(base=300, max=300)
-    assert BackoffPolicy(backoff, random=lambda: 0.99).delay(2) == 300
-    assert BackoffPolicy(backoff, random=lambda: 0.0).delay(2) == pytest.approx(255)
+@pytest.mark.parametrize("strategy", GROWING)
+@pytest.mark.parametrize("base", [300, 290, 1000])
+def test_at_the_cap_the_jitter_goes_downwards_only(strategy: BackoffStrategy, base: float) -> None:
+    lowest = min(base, 300) * 0.85
+    backoff = Backoff(strategy=strategy, base=base, max=300)
+    draws = iter((0.0, 0.5, 0.999999999))
+    policy = BackoffPolicy(backoff, random=lambda: next(draws))
+    assert [policy.delay(2) for _ in range(3)] == pytest.approx([lowest, (lowest + 300) / 2, 300])
+
+
+@pytest.mark.parametrize("strategy", GROWING)
+def test_a_herd_at_the_cap_still_spreads(strategy: BackoffStrategy) -> None:
+    policy = BackoffPolicy(Backoff(strategy=strategy, base=100, max=300), random=random.Random(16).random)
+    delays = [policy.delay(12) for _ in range(3000)]
+    tenths = [sum(255 + 4.5 * tenth <= delay < 259.5 + 4.5 * tenth for delay in delays) for tenth in range(10)]
+    assert sum(tenths) == len(set(delays)) == 3000
+    assert 250 < min(tenths) <= max(tenths) < 350
+
+
+@pytest.mark.parametrize("base", [0.05, 10, 600, 86400])
+def test_a_fixed_delay_is_exact_without_jitter_and_cap(base: float) -> None:
+    policy = BackoffPolicy(Backoff(strategy=BackoffStrategy.FIXED, base=base), random=lambda: 0.0)
+    assert [policy.delay(attempt) for attempt in (2, 3, 1000)] == [base, base, base]
 
 
 def test_a_cap_of_zero_is_none() -> None:
@@ -68,18 +92,17 @@ def test_a_cap_of_zero_is_none() -> None:
 @given(backoffs, attempts, parts)
 def test_no_delay_is_negative_or_above_the_cap(backoff: Backoff, attempt: int, drawn: float) -> None:
     delay = BackoffPolicy(backoff, random=lambda: drawn).delay(attempt)
-    assert 0 <= delay <= (backoff.max or MAX_DURATION_S)
+    is_capped = backoff.strategy in GROWING
+    assert 0 <= delay <= ((is_capped and backoff.max) or MAX_DURATION_S)
+    if not is_capped and attempt > 1:
+        assert delay == (backoff.base if backoff.strategy is BackoffStrategy.FIXED else 0)
 
 
 @given(backoffs, attempts, parts)
 def test_jitter_stays_within_its_part_of_the_delay(backoff: Backoff, attempt: int, drawn: float) -> None:
     jittered = BackoffPolicy(backoff, random=lambda: drawn).delay(attempt)
-    plain = BackoffPolicy(backoff, random=lambda: 0.5).delay(attempt)
-    cap = backoff.max or MAX_DURATION_S
-    if plain < cap:
-        assert plain * (1 - backoff.jitter) - 1e-6 <= jittered <= plain * (1 + backoff.jitter) + 1e-6
-    else:
-        assert jittered >= cap * (1 - backoff.jitter) - 1e-6
+    plain = without_jitter(backoff).delay(attempt)
+    assert plain * (1 - backoff.jitter) - 1e-6 <= jittered <= plain * (1 + backoff.jitter) + 1e-6
 
 
 @given(backoffs, attempts, st.integers(0, 1000))
@@ -94,5 +117,5 @@ def test_a_list_gives_only_what_it_holds(delays: list[float], attempt: int) -> N
 
 
 def test_a_billionth_retry_of_whole_numbers_is_as_quick_as_the_first() -> None:
-    assert BackoffPolicy(Backoff(base=3, multiplier=7, max=60)).delay(10**9) == 60
+    assert without_jitter(Backoff(base=3, multiplier=7, max=60)).delay(10**9) == 60
     assert without_jitter(Backoff(base=0)).delay(10**9) == 0

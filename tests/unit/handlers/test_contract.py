@@ -2,14 +2,16 @@
 
 import math
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 import pytest
 
-from holdfast.handlers import Cancel, Handler, Host, JobContext, Snooze
+from holdfast.handlers import Cancel, FunctionHandler, Handler, Host, JobContext, Snooze
+from holdfast.handlers.payload import decoded
 from holdfast.values import Progress
 
 
@@ -147,3 +149,44 @@ def test_a_payload_is_decoded_into_the_type_the_handler_declares() -> None:
     assert Ship().decode(b'{"number": 7}') == Order(number=7)
     with pytest.raises(msgspec.ValidationError):
         Ship().decode(b'{"number": "seven"}')
+
+
+@dataclass
+class Parcel:
+    number: int
+    weight: float = 1.0
+
+
+class Letter(TypedDict):
+    number: int
+    weight: NotRequired[float]
+
+
+@pytest.mark.parametrize("kind", [Parcel, Letter])
+def test_a_handler_class_refuses_members_that_its_payload_type_lacks_as_a_function_does(kind: Any) -> None:
+    class Ship(Handler):
+        payload_type = kind
+
+        def handle(self, context: JobContext) -> object:
+            return None
+
+    def ship(number: int, weight: float = 1.0) -> None: ...
+
+    for handler in (Ship(), FunctionHandler(ship)):
+        assert handler.decode(b'{"number": 7}')
+        assert handler.decode(b'{"weight": 2.5, "number": 7}')
+        with pytest.raises(msgspec.ValidationError, match=r"^Object contains unknown field `zz`$"):
+            handler.decode(b'{"number": 7, "zz": 2}')
+
+
+def test_a_struct_or_a_model_decides_itself_about_unknown_members() -> None:
+    class Loose(msgspec.Struct):
+        number: int
+
+    class Strict(msgspec.Struct, forbid_unknown_fields=True):
+        number: int
+
+    assert decoded(b'{"number": 7, "zz": 2}', Loose) == Loose(number=7)
+    with pytest.raises(msgspec.ValidationError, match="unknown field `zz`"):
+        decoded(b'{"number": 7, "zz": 2}', Strict)
+    assert decoded(b'{"number": 7, "zz": 2}', Any) == {"number": 7, "zz": 2}

@@ -270,9 +270,10 @@ def attempt(delivery: int, output: str = "") -> AttemptView:
 def test_live_output_is_of_what_is_running(
     state: JobState, attempts: list[AttemptView], seen: LiveOutput | None
 ) -> None:
-    assert history_of(job_in(state, 2), attempts, {2: SOME}).live_output == seen
+    assert history_of(job_in(state, 2), attempts, {2: SOME}, b"").live_output == seen
 
 
 def test_only_an_attempt_without_output_shows_what_was_reported() -> None:
-    history = history_of(job_in(JobState.PENDING, 3), [attempt(1), attempt(2, "all"), attempt(3)], {2: SOME, 3: SOME})
+    attempts = [attempt(1), attempt(2, "all"), attempt(3)]
+    history = history_of(job_in(JobState.PENDING, 3), attempts, {2: SOME, 3: SOME}, b"")
     assert [one.record.output for one in history.attempts] == ["", "all", "some"]

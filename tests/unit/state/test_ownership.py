@@ -55,7 +55,7 @@ def test_a_plain_job_has_no_slots() -> None:
         (JobBuilder("send").concurrency_key("customer-7", 3), Slot(name="key:customer-7", size=3)),
         (
             JobBuilder("send").idempotency_key("order-7"),
-            Slot(name="idempotency:send:order-7", unless=("idempotency", "send:order-7")),
+            Slot(name="idempotency:send/order-7", unless=("idempotency", "send/order-7")),
         ),
     ],
 )
@@ -66,13 +66,13 @@ def test_each_option_is_one_slot(builder: JobBuilder, slot: Slot) -> None:
 
 def test_a_job_can_have_all_of_them() -> None:
     builder = JobBuilder("send").single_instance().concurrency_key("c").idempotency_key("i")
-    assert slot_names_of(message(builder)) == ("idempotency:send:i", "instance:send", "key:c")
+    assert slot_names_of(message(builder)) == ("idempotency:send/i", "instance:send", "key:c")
 
 
 def test_a_mark_has_the_result_and_its_own_lifetime_or_that_of_the_settings() -> None:
     keyed = JobBuilder("send").idempotency_key("order-7")
     [mark] = done_marks(message(keyed, idempotency_ttl_s=77.0), RECORD)
-    assert (mark.kind, mark.key, mark.ttl) == ("idempotency", "send:order-7", 77.0)
+    assert (mark.kind, mark.key, mark.ttl) == ("idempotency", "send/order-7", 77.0)
     cell = Cell(kind=mark.kind, key=mark.key, value=mark.value, version=1)
     assert first_run(cell) == FirstRun(job_id="j1", result=RECORD.result)
     [mark] = done_marks(message(keyed.idempotency_key("order-7", ttl=5)), RECORD)
@@ -85,9 +85,9 @@ def test_a_mark_that_cannot_be_read_still_says_that_the_work_is_done() -> None:
 
 def test_every_settlement_leaves_and_only_a_success_marks_the_key() -> None:
     keyed = message(JobBuilder("send").idempotency_key("k").single_instance())
-    names = ("idempotency:send:k", "instance:send")
+    names = ("idempotency:send/k", "instance:send")
     done, failed = carrying(Ack(lease=lease(), record=RECORD), keyed), carrying(Nack(lease=lease()), keyed)
-    assert (done.leaves, [write.key for write in done.writes]) == (names, ["send:k"])
+    assert (done.leaves, [write.key for write in done.writes]) == (names, ["send/k"])
     assert (failed.leaves, failed.writes) == (names, ())
 
 
@@ -97,3 +97,8 @@ def test_a_plain_or_a_skipped_job_carries_nothing() -> None:
     assert carrying(plain, None) is plain
     skipped = Ack(lease=lease(), record=msgspec.structs.replace(RECORD, outcome=Outcome.SKIPPED))
     assert carrying(skipped, message(JobBuilder("send").idempotency_key("k"))) is skipped
+
+
+def test_the_keys_of_two_handlers_are_never_the_same() -> None:
+    one, other = JobBuilder("order").idempotency_key("refund:7"), JobBuilder("order:refund").idempotency_key("7")
+    assert slot_names_of(message(one)) != slot_names_of(message(other))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.app import Holdfast
+from holdfast.app import Batch, Holdfast
 from holdfast.cli.documents import EnqueuedDocument
 from holdfast.cli.endings import Shape, await_job, await_jobs
 from holdfast.cli.enqueue.dry_run import rehearse
@@ -12,7 +12,7 @@ from holdfast.cli.enqueue.request import Asked, Request, application, durable_ba
 from holdfast.cli.output import note, write, write_json, write_jsonl, write_names
 from holdfast.definition import JobDefinition
 from holdfast.units import counted
-from holdfast.values import Accepted
+from holdfast.values import Accepted, JobEnvelope
 
 
 def act(choices: EnqueueChoices) -> int:
@@ -29,12 +29,12 @@ def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bul
     ids, names = [job.id for job in jobs], [job.where for job in jobs]
     with hf.signed([job.definition for job in jobs], ids, names=names) as batch:
         accepted = batch.accept()
-    engine, definitions = batch.engine, batch.definitions
-    _print(definitions, accepted, ids, choices, is_bulk=is_bulk)
+    engine = batch.engine
+    _print(batch, accepted, ids, choices, is_bulk=is_bulk)
     if not choices.quiet:
         note(f"  stored in {hf.deployment.location(backend)}")
-        note_times(definitions[0], is_bulk=is_bulk)
-        for remark in outlook(engine, [(one.queue, one.handler) for one in definitions], app=choices.app):
+        note_times(batch.definitions[0], is_bulk=is_bulk)
+        for remark in outlook(engine, [(one.queue, one.job) for one in batch.envelopes], app=choices.app):
             note(f"  {remark}")
     if not choices.is_waiting:
         return 0
@@ -53,7 +53,7 @@ def _shape(choices: EnqueueChoices) -> Shape:
 
 
 def _print(
-    definitions: Sequence[JobDefinition],
+    batch: Batch,
     accepted: Sequence[Accepted],
     ids: Sequence[str | None],
     choices: EnqueueChoices,
@@ -64,20 +64,20 @@ def _print(
         write_names(one.id for one in accepted)
     elif not (choices.as_json or choices.as_jsonl):
         # If the command waits, the results are its data; this line is only a note.
-        (note if choices.is_waiting else write)(_accepted(definitions, accepted, ids, is_bulk=is_bulk))
+        (note if choices.is_waiting else write)(_accepted(batch, accepted, ids, is_bulk=is_bulk))
     elif not choices.is_waiting:
-        documents = [_document(definition, one) for definition, one in zip(definitions, accepted, strict=True)]
+        documents = [_document(*each) for each in zip(batch.definitions, batch.envelopes, accepted, strict=True)]
         if choices.as_jsonl:
             write_jsonl(documents)
         else:
             write_json(documents if is_bulk else documents[0])
 
 
-def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument:
+def _document(definition: JobDefinition, envelope: JobEnvelope, accepted: Accepted) -> EnqueuedDocument:
     return EnqueuedDocument(
         id=accepted.id,
-        queue=definition.queue,
-        job=definition.handler,
+        queue=envelope.queue,
+        job=envelope.job,
         created=accepted.created,
         outcome=accepted.outcome,
         delay=definition.delay,
@@ -87,16 +87,14 @@ def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument
     )
 
 
-def _accepted(
-    definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], ids: Sequence[str | None], *, is_bulk: bool
-) -> str:
+def _accepted(batch: Batch, accepted: Sequence[Accepted], ids: Sequence[str | None], *, is_bulk: bool) -> str:
     if is_bulk:
         created = sum(one.created for one in accepted)
         already = f", {len(accepted) - created:,} already existed" if created < len(accepted) else ""
         return f"✓ {counted(created, 'job')} queued{already}"
-    definition, one = definitions[0], accepted[0]
+    definition, one = batch.definitions[0], accepted[0]
     if one.created:
-        return f"✓ {one.id} queued on {definition.queue}"
+        return f"✓ {one.id} queued on {batch.envelopes[0].queue}"
     if one.replaced:
         return f"✓ {one.id} already had the unique key; its payload and due time were replaced"
     if definition.unique is not False and one.id != ids[0]:

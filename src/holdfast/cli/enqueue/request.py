@@ -113,7 +113,7 @@ def application(choices: EnqueueChoices) -> Holdfast:
 def _check_handler(hf: Holdfast, definition: JobDefinition) -> None:
     """Refuse an unknown handler, one that the queue does not allow, and a payload that it cannot decode."""
     try:
-        handler = hf.registry.resolve_for(definition.handler, definition.queue)
+        handler = hf.registry.resolve_for(definition.handler, definition.queue or hf.settings.default_queue)
     except UnknownHandler as problem:
         raise DefinitionError(str(problem)) from None
     try:

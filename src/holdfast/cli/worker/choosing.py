@@ -1,12 +1,16 @@
-"""Choosing workers: by a prefix of their id, or the only one that is running."""
+"""Choosing workers: by a prefix of their id, or all that run on this host."""
 
+import socket
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
 from holdfast.cli.failing import NOT_FOUND, REFUSED
+from holdfast.cli.output import note
+from holdfast.cli.selecting import confirm
 from holdfast.plaintext import plain
+from holdfast.units import counted
 from holdfast.values import WorkerState, WorkerView
 
 SHORTEST_ID: Final = 8
@@ -38,15 +42,29 @@ def named(given: str, known: Sequence[WorkerView]) -> WorkerView:
             raise WhichWorker(f"{which}\n{_candidates(several, known)}")
 
 
-def unnamed(known: Sequence[WorkerView], *, everybody: bool) -> list[WorkerView]:
-    """The only running worker, or all running workers."""
-    running = [view for view in known if not is_lost(view)]
-    if everybody or len(running) == 1:
-        return running
-    if running:
-        raise WhichWorker(f"several workers are running; name some, or pass --all:\n{_candidates(running, known)}")
-    lost = "; lost workers cannot be stopped" if known else ""
-    raise NoSuchWorker(f"no worker is running{lost}; see  holdfast worker list")
+def everywhere(known: Sequence[WorkerView]) -> list[WorkerView]:
+    """All running workers, on any host."""
+    return [view for view in known if not is_lost(view)]
+
+
+def on_this_host(known: Sequence[WorkerView], *, yes: bool) -> list[WorkerView]:
+    """All running workers on this host. If others run on other hosts, the user confirms that those keep running."""
+    running, host = everywhere(known), socket.gethostname()
+    here = [view for view in running if view.report.host == host]
+    elsewhere = [view for view in running if view.report.host != host]
+    if not running:
+        lost = "; lost workers cannot be stopped" if known else ""
+        raise NoSuchWorker(f"no worker is running{lost}; see  holdfast worker list")
+    if not here:
+        which = f"no worker is running on this host ({host}); name one on another host, or pass --all:"
+        raise WhichWorker(f"{which}\n{_candidates(elsewhere, known)}")
+    if elsewhere:
+        hosts = plain(", ".join(sorted({view.report.host for view in elsewhere})))
+        note(
+            f"{counted(len(elsewhere), 'worker')} on other hosts ({hosts}) will not be stopped; --all stops all workers"
+        )
+        confirm(f"stop {counted(len(here), 'worker')} on this host ({host}) only", yes=yes)
+    return here
 
 
 def short_id(view: WorkerView, known: Sequence[WorkerView]) -> str:

@@ -76,7 +76,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
         from holdfast.worker.options import WorkerOptions
 
         return WorkerOptions(
-            queues=self.queues,
+            queues=self.queues or {settings.default_queue: 1},
             processes=self.count,
             concurrency=self.concurrency,
             burst=self.burst,
@@ -109,7 +109,7 @@ queue_option: Final = click.option(
     multiple=True,
     callback=merged_queues,
     metavar="A,B",
-    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: the queue 'default'.",
+    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: setting default-queue.",
 )
 size_options: Final = (
     click.option(
@@ -130,8 +130,8 @@ size_options: Final = (
 grace_option: Final = click.option(
     "--grace",
     type=Span(),
-    default=30.0,
-    help="Grace period for running jobs at shutdown; default: 30s; 0 = no limit.",
+    default=0.0,
+    help="Grace period for running jobs at shutdown; default: 0 = no limit.",
 )
 # In the order of the help.
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
@@ -146,7 +146,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Exit after N attempts, counting each retry; default: 0 = no limit.",
+        help="Exit after N runs, counting each retry; default: 0 = no limit.",
     ),
     click.option(
         "--max-jobs-per-child",

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.app import Holdfast
+from holdfast.cli.options import check_queues
 from holdfast.cli.output import note, write_jsonl, write_lines
 from holdfast.cli.worker.options import StartChoices
 from holdfast.config import find_project
@@ -36,6 +37,7 @@ def run_worker(choices: StartChoices) -> int:
     setup = choices.setup()
     with setup.application() as hf:
         setup = _placed(setup, hf, choices)
+        check_queues(hf.deployment, hf.backend(setup.backend), choices.queues)
         printer: Printer | None = None if choices.quiet else _documents if choices.as_json else _lines
         if choices.app is None:
             printer = _asking_for_application(printer)
@@ -75,7 +77,7 @@ def _program(setup: Setup) -> Program:
 def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
     """The setup with its backend: the one given by --url, or else the one that has the queues."""
     if setup.url is None:
-        return msgspec.structs.replace(setup, backend=hf.deployment.name_for_all(choices.queues))
+        return msgspec.structs.replace(setup, backend=hf.deployment.name_for_all(choices.queues or (None,)))
     return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.deployment.urls else setup
 
 

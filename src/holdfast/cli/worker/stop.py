@@ -14,10 +14,10 @@ from holdfast.cli.failing import TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
 from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.progress import StatusLine
-from holdfast.cli.selecting import dry_run_option
+from holdfast.cli.selecting import change_options
 from holdfast.cli.waiting import looks
 from holdfast.cli.words import age
-from holdfast.cli.worker.choosing import is_lost, named, short_id, unnamed
+from holdfast.cli.worker.choosing import everywhere, is_lost, named, on_this_host, short_id
 from holdfast.cli.worker.views import job_line
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import counted
@@ -37,10 +37,10 @@ class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.sto
 
 @click.command(cls=WithWait)
 @click.argument("worker_ids", metavar="[ID]...", nargs=-1, shell_complete=complete_worker_ids)
-@click.option("--all", "everybody", is_flag=True, help="Stop all workers.")
+@click.option("--all", "everybody", is_flag=True, help="Stop all workers, on all hosts.")
 @click.option("--now", is_flag=True, help="Release running jobs at once instead of letting them finish.")
 @wait_option(alone="60", help="Wait until the workers have stopped, at most this long; default: 60s.")
-@dry_run_option
+@change_options
 @url_option
 @json_option
 def stop(
@@ -48,14 +48,15 @@ def stop(
     everybody: bool,
     now: bool,
     wait_s: float | None,
+    yes: bool,
     dry_run: bool,
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Stop workers on any host. Running jobs finish first.
+    """Stop workers: those with these IDs, or all on this host. Running jobs finish first.
 
     The stop order is stored with the jobs, where each worker checks for it; no process is signalled. A prefix of an ID
-    is enough. Without an ID, this stops the only running worker.
+    is enough. Without an ID, this stops the workers on this host, and asks first if others run on other hosts.
 
     \b
     Examples:
@@ -70,7 +71,10 @@ def stop(
         note_location(site.location)
         engine = site.engine
         known = WorkerRegistry(engine.state).all()
-        chosen = [named(given, known) for given in worker_ids] if worker_ids else unnamed(known, everybody=everybody)
+        if worker_ids:
+            chosen = [named(given, known) for given in worker_ids]
+        else:
+            chosen = everywhere(known) if everybody else on_this_host(known, yes=yes or dry_run)
         targets = [_Target(name=short_id(view, known), view=view) for view in dict.fromkeys(chosen)]
         for target in targets if not dry_run else []:
             target.is_known = WorkerRegistry(engine.state).order_stop(target.view.report.id, order)

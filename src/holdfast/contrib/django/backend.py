@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
 from holdfast.app import Holdfast
+from holdfast.config.declared import undeclared
 from holdfast.contrib.django.framework import (
     BaseTaskBackend,
     InvalidTask,
@@ -153,8 +154,11 @@ class HoldfastBackend(BaseTaskBackend):
         for queue in sorted(map(str, self.queues)):
             try:
                 check_queue(queue)
+                problem = undeclared(queue, place.settings.queues)
             except DefinitionError as wrong:
-                yield checks.Error(f"QUEUES: {wrong}", obj=where, id="holdfast.E002")
+                problem = str(wrong)
+            if problem:
+                yield checks.Error(f"QUEUES: {problem}", obj=where, id="holdfast.E002")
         for name in self.options.get("modules", ()):
             try:
                 import_module(name)

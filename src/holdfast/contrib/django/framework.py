@@ -8,7 +8,7 @@ from holdfast.errors import ConfigError
 
 if TYPE_CHECKING or django.VERSION < (6, 0):
     try:
-        from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+        from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
         from django_tasks.exceptions import InvalidTaskError as InvalidTask, TaskResultDoesNotExist
@@ -20,7 +20,7 @@ if TYPE_CHECKING or django.VERSION < (6, 0):
             "'django_tasks' to INSTALLED_APPS"
         ) from problem
 else:
-    from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+    from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -29,6 +29,7 @@ else:
 
 __all__ = [
     "DEFAULT_TASK_BACKEND_ALIAS",
+    "DEFAULT_TASK_QUEUE_NAME",
     "BaseTaskBackend",
     "InvalidTask",
     "Task",

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from holdfast.app import Holdfast
 from holdfast.config import PROJECT_VARIABLE, Project, Settings, find_project, load_settings, user_project
+from holdfast.contrib.django.framework import DEFAULT_TASK_QUEUE_NAME
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.queues.addresses import redacted
 from holdfast.queues.keyfiles import find_keyring
@@ -103,7 +104,8 @@ def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Backe
             "TASKS, and choose it with  @task(backend=...)"
         )
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-    settings = load_settings(project, given)
+    # The queue of tasks that name none is Django's own.
+    settings = load_settings(project, {"default-queue": DEFAULT_TASK_QUEUE_NAME, **given})
     database = options.get("database")
     if database is not None and options.get("url"):
         raise ConfigError(f"TASKS[{alias!r}]['OPTIONS'] has both a url and a database; remove one of them")

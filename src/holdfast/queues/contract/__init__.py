@@ -39,11 +39,13 @@ from holdfast.queues.contract.records import (
 )
 from holdfast.queues.contract.slots import (
     PROMOTION_S as PROMOTION_S,
+    Crowd as Crowd,
     LockedSlots as LockedSlots,
     Place as Place,
     SlotRow as SlotRow,
     SlotRows as SlotRows,
     Waiter as Waiter,
+    keeps_turn as keeps_turn,
     left_slots as left_slots,
     slot_names as slot_names,
 )

@@ -248,17 +248,19 @@ class Jobs(ABC):
     @abstractmethod
     def enter(self, entries: Sequence[Entry]) -> list[Entered]:
         """Let each claimed job take all of its slots, or none. If one is full, the lease ends without counting as an
-        attempt or a crash, and the job is blocked on that slot until a place is free.
+        attempt or a crash, and the job is blocked on that slot until a place is free, or cancelled if that was
+        requested.
 
         Repeating an entry returns the same answer, or `LOST` if the job was blocked. A settlement with `leaves` frees
-        the places and promotes the best waiting jobs in the same commit. No place outlives its lease.
+        the places and promotes the best waiting jobs in the same commit. A job that is returned `unstarted` to run at
+        once keeps its turn instead. No place outlives its lease.
         """
 
     @abstractmethod
     def repair(self) -> int:
         """Promote jobs that are still waiting although their slot has a free place, because a holder died, a promoted
-        job did not enter, or a commit could not promote all of them. Returns how many. It is a cheap read if no job is
-        blocked.
+        job cannot enter anymore, or a commit could not promote all of them. Returns how many. It is a cheap read if no
+        job is blocked.
         """
 
     @abstractmethod

@@ -157,15 +157,18 @@ def until_done(work: Callable[[], int]) -> int:
     return total
 
 
-def history_of(job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput]) -> JobHistory:
-    """A job's history, with the output that deliveries reported while they ran, by delivery.
+def history_of(
+    job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput], wire: bytes
+) -> JobHistory:
+    """A job's history, with its message and the output that deliveries reported while they ran, by delivery.
 
     Such output is shown for the running delivery, and for those that crashed before they recorded it. The attempts may
     have been read a moment later than the job: a delivery that has an attempt is not running.
     """
     past = tuple(_with_output(one, outputs.get(one.delivery)) for one in attempts)
     is_running = job.state is JobState.PROCESSING and all(one.delivery != job.deliveries for one in past)
-    return JobHistory(job=job, attempts=past, live_output=outputs.get(job.deliveries) if is_running else None)
+    live_output = outputs.get(job.deliveries) if is_running else None
+    return JobHistory(job=job, attempts=past, live_output=live_output, wire=wire)
 
 
 def _with_output(attempt: AttemptView, output: LiveOutput | None) -> AttemptView:

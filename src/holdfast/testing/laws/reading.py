@@ -47,6 +47,19 @@ class ReadingLaws:
             assert sorted(found) == sorted(id for id, its in expected.items() if its is state), state
             assert all(lab.view(id).state is state for id in found)
 
+    def test_a_history_contains_the_message_as_it_was_accepted(self, lab: Lab) -> None:
+        """In every state, so that its signature can be verified: a copy of a dead letter depends on it."""
+        accepted = {id: lab.envelope(id) for id in ("waiting", "held", "done", "dead", "cancelled")}
+        lab.engine.accept([accepted[id] for id in ("held", "done", "dead")])
+        for lease in lab.claim():
+            if lease.id == "done":
+                assert lab.engine.ack(lease)
+            if lease.id == "dead":
+                assert lab.engine.abandon(lease, DeadReason.FAILED)
+        lab.engine.accept([accepted["waiting"], accepted["cancelled"]])
+        lab.engine.cancel("cancelled")
+        assert {id: lab.history(id).wire for id in accepted} == {id: one.wire for id, one in accepted.items()}
+
     def test_each_condition_of_a_search_must_hold(self, lab: Lab) -> None:
         expected = self._fill(lab)
 

@@ -88,6 +88,16 @@ class ResizeLaws:
         leave(lab, entered, WIDE)
         assert [*lab.claim(), *lab.claim(queue="mail")]
 
+    def test_a_queue_that_nobody_works_on_does_not_keep_a_slot_closed(self, lab: Lab) -> None:
+        resized(lab, 0)
+        waiting(lab, "m", queue="mail")
+        resized(lab, 1)
+        resized(lab, 1, closed_for=60)
+        waiting(lab, "a")
+        lab.advance(60 + lab.grain_s)
+        assert lab.engine.repair() == 1
+        assert enter(lab, lab.take("a"), WIDE).outcome is ENTERED
+
     def test_closing_again_takes_the_place_of_a_promoted_job(self, lab: Lab) -> None:
         resized(lab, 0)
         waiting(lab, "a")

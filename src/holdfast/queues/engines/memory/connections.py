@@ -114,17 +114,14 @@ class StoredJob:
 
 @dataclass(slots=True)
 class StoredPlace:
-    """A place in a slot: held by the claim with this owner token, or reserved for a promoted job until `until_us`."""
+    """A place in a slot: held by the claim with this owner token, or reserved for a promoted job of this queue."""
 
     record: StoredJob
     owner_token: str | None
+    queue: str
     fence: int = 0
     until_us: int = 0
     since_us: int = 0
-
-    @property
-    def queue(self) -> str:
-        return self.record.envelope.queue
 
 
 @dataclass(slots=True)
@@ -204,12 +201,13 @@ class MemoryStore:
         return record if is_held else None
 
     def is_taken(self, place: StoredPlace, now: int) -> bool:
-        """Whether a place is still taken: its job is running under that claim, or its promotion has not expired."""
-        if place.owner_token is None:
-            return place.until_us > now
+        """Whether a place is still taken: its job is running under that claim, or was promoted and can still enter."""
         record = place.record
         is_leased = self.leased.get(record.envelope.id) is record and record.lease_until_us > now
-        return is_leased and record.owner_token == place.owner_token
+        if place.owner_token is not None:
+            return is_leased and record.owner_token == place.owner_token
+        is_due = record.is_claimable and record.due_us <= now
+        return (is_due or is_leased) and record.envelope.queue == place.queue
 
     def is_blocked(self, record: StoredJob) -> bool:
         return record.state is JobState.BLOCKED and record.number in self.blocked

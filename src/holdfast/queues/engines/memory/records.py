@@ -74,7 +74,8 @@ class MemoryRecords(Records):
             record = self._store.records.get(job_id)
             if record is None:
                 return None
-            return history_of(self._store.view(record, self._clock.now_us()), record.history, record.outputs)
+            job = self._store.view(record, self._clock.now_us())
+            return history_of(job, record.history, record.outputs, record.envelope.wire)
 
     def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
         with self._store.lock:

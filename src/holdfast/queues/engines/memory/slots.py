@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Mapping, Sequence
 
-from holdfast.queues.contract import Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
+from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
 from holdfast.queues.contract.slots import JobNumber
 from holdfast.queues.contract.state import CellName, cell_of
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredPlace
@@ -39,7 +39,7 @@ class MemorySlots(SlotRows):
 
     def places(self, names: Sequence[str]) -> list[Place]:
         return [
-            Place(name, number, place.queue, place.owner_token, place.fence)
+            Place(name, number, place.queue, place.owner_token, place.fence, place.until_us)
             for name in names
             for number, place in self._store.places.get(name, {}).items()
             if self._store.is_taken(place, self.now_us)
@@ -50,17 +50,26 @@ class MemorySlots(SlotRows):
             record = self._store.by_number[one.number]
             self._store.fences[one.slot] = one.fence
             taken = self._store.places.setdefault(one.slot, {})
-            taken[one.number] = StoredPlace(record, one.owner_token, one.fence, since_us=self.now_us)
+            taken[one.number] = StoredPlace(record, one.owner_token, one.queue, one.fence, since_us=self.now_us)
 
     def free(self, places: Sequence[tuple[str, JobNumber]]) -> None:
         for name, number in places:
             self._store.places.get(name, {}).pop(number, None)
+
+    def reserve(self, places: Sequence[tuple[str, JobNumber]], until_us: int) -> None:
+        for name, number in places:
+            if place := self._store.places.get(name, {}).get(number):
+                place.owner_token, place.fence, place.until_us, place.since_us = None, 0, until_us, self.now_us
 
     def block(self, waiters: Sequence[Waiter]) -> None:
         for one in waiters:
             record = self._store.by_number[one.number]
             del self._store.leased[record.envelope.id]
             record.owner_token = None
+            if record.cancel_request is not None:
+                record.cancel_reason = record.cancel_request
+                record.finish(JobState.CANCELLED, self.now_us)
+                continue
             record.state = JobState.BLOCKED
             record.blocked_us = self.now_us
             self._store.blocked[one.number] = one
@@ -70,9 +79,13 @@ class MemorySlots(SlotRows):
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(name, queue) for name in names for queue, waiting in self._waiting(name).items() if waiting]
 
-    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
+    def best(self, crowds: Sequence[Crowd], limit: int) -> list[Waiter]:
         return [
-            entry[-1] for name, queue in pairs for entry in heapq.nsmallest(limit, self._waiting(name).get(queue, []))
+            entry[-1]
+            for name, queue, ahead in crowds
+            for entry in heapq.nsmallest(
+                limit, (entry for entry in self._waiting(name).get(queue, []) if entry[-1].size > ahead)
+            )
         ]
 
     def promote(self, waiters: Sequence[Waiter], until_us: int) -> set[JobNumber]:
@@ -85,7 +98,7 @@ class MemorySlots(SlotRows):
                 record.state = JobState.PENDING
                 self._store.offer(record)
                 taken = self._store.places.setdefault(one.slot, {})
-                taken[one.number] = StoredPlace(record, None, until_us=until_us, since_us=self.now_us)
+                taken[one.number] = StoredPlace(record, None, one.queue, until_us=until_us, since_us=self.now_us)
                 promoted.add(one.number)
         return promoted
 

@@ -32,8 +32,9 @@ _Values: TypeAlias = tuple[Any, ...] | dict[str, Any] | None
 
 MIGRATE_TIMEOUT_S: Final = 3600.0
 LOCK_TIMEOUT_S: Final = 3
-# A client that was stopped inside a transaction holds its locks for at most this long.
+# A client that was stopped inside a transaction holds its locks for at most this long; MariaDB ends it sooner.
 IDLE_TIMEOUT_S: Final = 60
+MARIADB_IDLE_TIMEOUT_S: Final = 3
 BUSY_LIMIT_S: Final = 15.0
 MOST_IDLE: Final = 8
 # Statements with many rows are split at this size, or at the server's limit if that is less.
@@ -48,15 +49,21 @@ CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 # The same in a session with any time zone: its offset from UTC is subtracted.
 CLOCK_IN_ANY_ZONE: Final = f"{CLOCK} - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), NOW(6))"
 
+# MySQL skips what is between `/*M!` and `*/`.
+LIMITS: Final = (
+    f"innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, wait_timeout = {IDLE_TIMEOUT_S}"
+    f" /*M!100300 , idle_transaction_timeout = {MARIADB_IDLE_TIMEOUT_S} */"
+)
 PREPARE: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-    f"innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, wait_timeout = {IDLE_TIMEOUT_S}",
+    f"SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', {LIMITS}",
 )
-# A handler may take any time, between its statements and in them.
+# A handler may take any time, between its statements and in them, until it ends.
 HAND_OVER: Final = (
     "SET SESSION wait_timeout = @@GLOBAL.wait_timeout, innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout"
+    " /*M!100300 , idle_transaction_timeout = @@GLOBAL.idle_transaction_timeout */"
 )
+HAND_BACK: Final = f"SET SESSION {LIMITS}"
 DURABILITY: Final = {
     "innodb_flush_log_at_trx_commit 1": "process crash and power loss (every commit is fsynced)",
     "innodb_flush_log_at_trx_commit 1, log_bin on, sync_binlog not 1": (
@@ -199,13 +206,13 @@ class MysqlConnections:
 
         self.sql: Callable[[str], str] = with_prefix
 
-    def run(self, work: Callable[[Session], T], *, prepares: bool = True) -> T:
+    def run(self, work: Callable[[Session], T], *, prepares: bool = True, busy_limit_s: float | None = None) -> T:
         """Run `work(session)` without a transaction: each statement commits by itself. A missing schema is created
-        first, unless `prepares` is False.
+        first, unless `prepares` is False. After conflicts, it is retried for up to `busy_limit_s`.
         """
         if prepares and not self._is_ready:
             self.create_schema()
-        give_up_at = time.monotonic() + BUSY_LIMIT_S
+        give_up_at = time.monotonic() + (BUSY_LIMIT_S if busy_limit_s is None else busy_limit_s)
         failures = 0
         while True:
             session, is_fresh = self._take()
@@ -236,7 +243,7 @@ class MysqlConnections:
                 else:
                     _close(session)
 
-    def transact(self, work: Callable[[Session], T], *, repeats: bool = True) -> T:
+    def transact(self, work: Callable[[Session], T], *, repeats: bool = True, busy_limit_s: float | None = None) -> T:
         """Run `work(session)` in one transaction; it is restarted after a conflict with another one.
 
         Without `repeats`, a commit whose reply was lost is an error: it may have succeeded, and the work must not be
@@ -254,7 +261,7 @@ class MysqlConnections:
                 raise self._translated(problem) from problem
             return answer
 
-        return self.run(whole)
+        return self.run(whole, busy_limit_s=busy_limit_s)
 
     def lend(self) -> Session:
         """A session for the caller alone, until it is returned with `take_back`."""
@@ -483,7 +490,7 @@ class MysqlConnections:
         if isinstance(problem, OSError) or code in _LOST:
             return BackendUnavailable(f"{self.address} cannot be reached: {message}")
         if code in _IN_THE_WAY:
-            return BackendUnavailable(f"{self.address} stayed busy for {BUSY_LIMIT_S:g} s: {message}")
+            return BackendUnavailable(f"{self.address} stayed busy: {message}")
         if code in _NOT_NOW:
             # After a failover the same name may lead to a server that accepts writes.
             self._close_idle()

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
+import pymysql
 from pymysql.constants import ER
 
 from holdfast.clock import Clock
@@ -81,6 +82,8 @@ ACCEPT_TRIES: Final = 100
 # How many known jobs are read at once: their messages may be large.
 KNOWN_AT_ONCE: Final = 50
 REPAIR_BATCH: Final = 100
+# Other jobs of the worker wait in the meantime.
+ENTER_BUSY_LIMIT_S: Final = 5.0
 
 INSERT_JOBS: Final = """
     INSERT INTO holdfast_jobs (id, queue, job, priority, trace_id, accepted_at, due_at, wire, lane, mark, since)
@@ -315,7 +318,7 @@ class MysqlJobs(Jobs):
         return [one.id in unstarted for one in envelopes]
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return MysqlTransaction(self._connections, self._settle, job_id, delivery)
+        return MysqlTransaction(self._connections, self._settle_in, job_id, delivery)
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Read before locking: most polls of an idle worker find nothing."""
@@ -335,7 +338,7 @@ class MysqlJobs(Jobs):
         def enter(session: Session) -> list[Entered]:
             return LockedSlots(MysqlSlots(session, self._connections), slot_names(entries)).enter(entries)
 
-        return self._connections.transact(enter)
+        return self._connections.transact(enter, busy_limit_s=ENTER_BUSY_LIMIT_S)
 
     def repair(self) -> int:
         """Read before locking: most of the time, every slot that jobs wait for is in use."""
@@ -344,9 +347,13 @@ class MysqlJobs(Jobs):
 
         def promote(session: Session) -> int:
             rows = MysqlSlots(session, self._connections)
-            locked = LockedSlots(rows, names)
+            # The next call repairs a slot that is locked now: this one waits for no other process.
+            free = rows.free_slots(names)
+            if not free:
+                return 0
+            locked = LockedSlots(rows, free)
             # Otherwise, the next call would find the same slots again.
-            rows.delete_unused(names)
+            rows.delete_unused(free)
             return locked.promote()
 
         return self._connections.transact(promote) if names else 0
@@ -362,18 +369,32 @@ class MysqlJobs(Jobs):
                 return
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return self._connections.transact(lambda session: self._settle(session, settlements, session.now()))
+        left = left_slots(settlements)
+        return self._connections.transact(lambda session: self._settle(session, settlements, session.now(), left))
 
-    def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
-        """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
+    def _settle_in(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
+        """Settle in the open transaction of a handler."""
+        return self._settle(session, settlements, now, left_slots(settlements))
+
+    def _settle(self, session: Session, settlements: Sequence[Settlement], now: int, left: set[str]) -> list[bool]:
+        """Settle in order, and leave these slots; acknowledgements of one claim, which are nearly all, share one
+        statement.
+        """
         slots: LockedSlots | None = None
         # Before any job is locked: a caller may hold the lock of a key for minutes, and in the meantime, leases can
         # still be renewed.
         if keys := {job.unique.key for one in settlements for job in one.enqueues if job.unique is not None}:
             MysqlUniques(session, self._connections).lock(sorted(keys))
-        if names := left_slots(settlements):
+        if left:
             rows = MysqlSlots(session, self._connections)
-            slots, now = LockedSlots(rows, names), rows.now_us
+            try:
+                slots, now = LockedSlots(rows, left), rows.now_us
+            except pymysql.OperationalError as problem:
+                # If a process that does not respond has locked a slot, the jobs end without leaving their slots when
+                # this is repeated: no place outlives its lease, and `repair` promotes the next job.
+                if problem.args[0] == ER.LOCK_WAIT_TIMEOUT:
+                    left.clear()
+                raise
         fresh: list[bool] = []
         applied: list[Settlement] = []
         for token, run in groupby(settlements, key=ack_token):
@@ -461,12 +482,12 @@ class MysqlJobs(Jobs):
     ) -> tuple[list[bool], list[JobLease]]:
         if not settlements:
             return [], self.claim_now(queue, limit, owner_token)
-        token = bytes.fromhex(owner_token)
+        token, left = bytes.fromhex(owner_token), left_slots(settlements)
         asked_at = self.clock.monotonic()
 
         def both(session: Session) -> tuple[list[bool], list[Row]]:
             now = self._claims.pass_gate(session, token)
-            return self._settle(session, settlements, now), self._claims.stamp(session, queue, limit, token)
+            return self._settle(session, settlements, now, left), self._claims.stamp(session, queue, limit, token)
 
         answers, rows = self._connections.transact(both)
         return answers, self._leased(rows, queue, owner_token, asked_at)

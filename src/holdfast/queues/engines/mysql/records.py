@@ -205,7 +205,7 @@ class MysqlRecords(Records):
                 return None
             outputs = session.rows(self._sql(OUTPUTS), (row[0],))
             attempts = session.rows(self._sql(ATTEMPTS), (row[0],))
-            return history(view(row, session.now()), attempts, outputs)
+            return history(view(row, session.now()), attempts, outputs, row[5])
 
         return self._connections.run(read)
 

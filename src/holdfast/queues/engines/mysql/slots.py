@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
-from holdfast.clock import duration_us
-from holdfast.queues.contract import Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
-from holdfast.queues.contract.slots import PROMOTION_S, JobNumber
+from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
+from holdfast.queues.contract.slots import JobNumber
 from holdfast.queues.contract.state import CellName
 from holdfast.queues.engines.mysql.claims import HELD, holdings
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
@@ -20,7 +19,7 @@ from holdfast.queues.engines.mysql.lanes import LAST_WAITING, PLACE
 from holdfast.queues.engines.mysql.state import live_cells
 from holdfast.queues.engines.mysql.transactions import MysqlStatements
 from holdfast.queues.engines.tables.rows import NEVER, Row, text
-from holdfast.queues.engines.tables.states import BLOCKED, FAILED, FORGOTTEN, PROCESSING, STATES, WAITING
+from holdfast.queues.engines.tables.states import BLOCKED, CANCELLED, FAILED, FORGOTTEN, PROCESSING, STATES, WAITING
 from holdfast.values import Cell, JobLease, JobState
 
 NOT_STARTED: Final = frozenset((WAITING, FAILED, BLOCKED))
@@ -35,13 +34,17 @@ RESIZE: Final = """
     INSERT INTO holdfast_slots (name, fence, size, closed_until) VALUES (%s, %s, %s, %s)
     ON DUPLICATE KEY UPDATE size = VALUES(size), closed_until = VALUES(closed_until)"""
 
-# If a promotion would expire later than is possible, its row is damaged or the clock was set back.
-IS_TAKEN: Final = f"""j.seq IS NOT NULL AND (
-        p.owner_token IS NULL AND p.until > {CLOCK} AND p.until <= {CLOCK} + {duration_us(PROMOTION_S)}
-        OR j.owner_token = p.owner_token AND j.state = {PROCESSING} AND j.lease_until > {CLOCK})"""
+KNOWN_SLOTS: Final = "SELECT name FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %s"
+
+# The job of a promotion is due, or was claimed and is about to enter.
+IS_TAKEN: Final = f"""CASE
+        WHEN p.owner_token IS NOT NULL
+        THEN j.owner_token = p.owner_token AND j.state = {PROCESSING} AND j.lease_until > {CLOCK}
+        WHEN j.state = {PROCESSING} THEN j.queue = p.queue AND j.lease_until > {CLOCK}
+        ELSE j.queue = p.queue AND j.state <= {FAILED} AND j.due_at <= {CLOCK} END"""
 
 PLACES: Final = f"""
-    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, COALESCE({IS_TAKEN}, 0)
+    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, p.until, COALESCE({IS_TAKEN}, 0)
     FROM holdfast_places AS p FORCE INDEX (PRIMARY) LEFT JOIN holdfast_jobs AS j ON j.seq = p.seq
     WHERE p.slot IN %s"""
 
@@ -54,10 +57,18 @@ STORE_FENCES: Final = """
 # The hint prevents a scan of a small table, which would wait for the locks on places in other slots.
 FREE: Final = "DELETE p FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE (p.slot, p.seq) IN %s"
 
+RESERVE: Final = """
+    UPDATE holdfast_places FORCE INDEX (PRIMARY) SET owner_token = NULL, fence = 0, since = %s, until = %s
+    WHERE (slot, seq) IN %s"""
+
 BLOCK: Final = f"""
-    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET state = {BLOCKED}, owner_token = '', lease_until = 0,{PLACE}
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
+    SET state = CASE WHEN cancel_request IS NULL THEN {BLOCKED} ELSE {CANCELLED} END, owner_token = '', lease_until = 0,
+        finished_at = CASE WHEN cancel_request IS NULL THEN 0 ELSE %s END, cancel_reason = cancel_request,
+        cancel_request = NULL,{PLACE}
     WHERE seq IN %s AND state = {PROCESSING}"""
-TURNS: Final = "SELECT seq, priority, due_at, id FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE seq IN %s"
+TURNS: Final = f"""
+    SELECT seq, priority, due_at, id FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE seq IN %s AND state = {BLOCKED}"""
 # A job has at most one row. If there already is one, it is left over from when the job was blocked earlier.
 WAIT: Final = """
     INSERT INTO holdfast_blocked (seq, slot, queue, lane, due_at, id, size, since)
@@ -70,7 +81,7 @@ QUEUES: Final = """
     SELECT slot, queue FROM holdfast_blocked FORCE INDEX (by_turn) WHERE slot IN %s GROUP BY slot, queue"""
 BEST: Final = """
     (SELECT slot, queue, lane, due_at, id, seq, size FROM holdfast_blocked FORCE INDEX (by_turn)
-     WHERE slot = %s AND queue = %s ORDER BY lane, due_at, id LIMIT %s)"""
+     WHERE slot = %s AND queue = %s AND size > %s ORDER BY lane, due_at, id LIMIT %s)"""
 
 LOCK_BLOCKED: Final = f"""
     SELECT seq, state = {BLOCKED} FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE seq IN %s FOR UPDATE"""
@@ -82,13 +93,14 @@ PROMOTE: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET state = {WAITING},{PLACE} WHERE seq IN %s"""
 STOP_WAITING: Final = "DELETE b FROM holdfast_blocked AS b FORCE INDEX (PRIMARY) WHERE b.seq IN %s"
 
-# The slots that jobs wait for although they have no place, or a place that is no longer valid. A slot that is closed is
-# left out, so that it is not locked each time.
+# The slots that jobs wait for although they have no place, or a place that is no longer valid, or were closed for a
+# time that is over. A slot that is closed is left out, so that it is not locked each time.
 NEGLECTED: Final = f"""
     SELECT w.slot FROM (SELECT slot FROM holdfast_blocked FORCE INDEX (by_turn) GROUP BY slot) AS w
     LEFT JOIN holdfast_slots AS s FORCE INDEX (PRIMARY) ON s.name = w.slot
     WHERE COALESCE(s.closed_until <= {CLOCK} AND COALESCE(s.size, 1) > 0, 1)
-        AND (NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = w.slot)
+        AND (s.closed_until > 0
+             OR NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = w.slot)
              OR EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY)
                         LEFT JOIN holdfast_jobs AS j ON j.seq = p.seq
                         WHERE p.slot = w.slot AND NOT COALESCE({IS_TAKEN}, 0)))
@@ -126,6 +138,14 @@ class MysqlSlots(SlotRows):
     def resize(self, slots: Mapping[str, SlotRow]) -> None:
         self._session.insert(self._sql(RESIZE), [(name, *row) for name, row in sorted(slots.items())])
 
+    def free_slots(self, names: Sequence[str]) -> list[str]:
+        """Those of these slots that no other transaction has locked, if the server can skip locked rows."""
+        if not self._connections.skips_locked:
+            return list(names)
+        known = {name for (name,) in self._rows(KNOWN_SLOTS, names)}
+        free = {name for (name,) in self._rows(f"{KNOWN_SLOTS} FOR UPDATE SKIP LOCKED", names)}
+        return [name for name in names if name.encode() not in known - free]
+
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
         return self._still_held((int(one.token), one.owner_token) for one in leases)
 
@@ -146,8 +166,8 @@ class MysqlSlots(SlotRows):
         """The places that are taken in these slots, and those that are no longer valid."""
         taken: list[Place] = []
         others: list[Place] = []
-        for slot, seq, queue, token, fence, is_taken in self._rows(PLACES, names):
-            place = Place(slot.decode(), seq, text(queue), None if token is None else token.hex(), fence)
+        for slot, seq, queue, token, fence, until_us, is_taken in self._rows(PLACES, names):
+            place = Place(slot.decode(), seq, text(queue), None if token is None else token.hex(), fence, until_us)
             (taken if is_taken else others).append(place)
         # A lease that looks expired may have been renewed in a transaction that has not been committed yet.
         doubtful = [(int(one.number), one.owner_token) for one in others if one.owner_token is not None]
@@ -169,6 +189,10 @@ class MysqlSlots(SlotRows):
         for some in pieces(sorted({(slot, int(number)) for slot, number in places})):
             self._session.run(self._sql(FREE), (some,))
 
+    def reserve(self, places: Sequence[tuple[str, JobNumber]], until_us: int) -> None:
+        for some in pieces(sorted({(slot, int(number)) for slot, number in places})):
+            self._session.run(self._sql(RESERVE), (self.now_us, until_us, some))
+
     def delete_unused(self, names: Sequence[str]) -> int:
         """Delete the places that are no longer valid in these slots, which are locked. Returns how many."""
         _, unused = self._parted(names)
@@ -179,7 +203,7 @@ class MysqlSlots(SlotRows):
         waiting = {int(one.number): one for one in waiters}
         rows: list[Row] = []
         for seqs in chunks(waiting):
-            self._session.run(self._sql(BLOCK), (seqs,))
+            self._session.run(self._sql(BLOCK), (self.now_us, seqs))
             for seq, priority, due_at, id in self._session.rows(self._sql(TURNS), (seqs,)):
                 one = waiting[seq]
                 rows.append((seq, one.slot, one.queue, LAST_WAITING - priority, due_at, id, one.size, self.now_us))
@@ -188,8 +212,8 @@ class MysqlSlots(SlotRows):
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(text(slot), text(queue)) for slot, queue in self._rows(QUEUES, names)]
 
-    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
-        found = best_rows(self._session, self._sql(BEST), pairs, limit + len(self._passed_over))
+    def best(self, crowds: Sequence[Crowd], limit: int) -> list[Waiter]:
+        found = best_rows(self._session, self._sql(BEST), crowds, limit + len(self._passed_over))
         waiters: dict[tuple[str, str], list[Waiter]] = {}
         for slot, queue, _, _, _, seq, size in found:
             if seq not in self._passed_over:
@@ -215,7 +239,7 @@ class MysqlSlots(SlotRows):
             self._session.run(self._sql(PROMOTE), (seqs,))
         for seqs in chunks(promoted | others):
             self._session.run(self._sql(STOP_WAITING), (seqs,))
-        # The promotion of a job that is passed over has already expired, which `repair` notices.
+        # The place of a job that is passed over is not valid while the job is blocked, which `repair` notices.
         self._passed_over |= passed_over
         self._session.insert(
             self._sql(TAKE),

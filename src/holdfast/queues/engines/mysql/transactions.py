@@ -9,7 +9,14 @@ from typing import Any, Final, Protocol, cast
 from pymysql.constants import ER, SERVER_STATUS
 
 from holdfast.errors import TransactionRefused
-from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, HAND_OVER, MysqlConnections, Session
+from holdfast.queues.engines.mysql.connections import (
+    CLOCK,
+    CLOCK_IN_ANY_ZONE,
+    HAND_BACK,
+    HAND_OVER,
+    MysqlConnections,
+    Session,
+)
 from holdfast.queues.engines.tables.rows import Row
 from holdfast.queues.engines.tables.states import PROCESSING
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
@@ -142,6 +149,8 @@ class MysqlTransaction(HandlersTransaction):
     def _commit(self, ack: Ack) -> bool:
         self._session.be_patient(self._connections.address.timeout_s)
         with self._connections.translating():
+            if ack.leaves:
+                self._session.run(HAND_BACK)  # others wait for the slots from now on
             [is_held] = self._settle(self._session, [ack], self._session.now())
             if is_held:
                 self._session.run("COMMIT")

@@ -3,7 +3,7 @@
 Nothing here needs a session: every call is one transaction, so a pooler that assigns each transaction another session
 (PgBouncer in transaction mode) works. Work that failed because a connection was stale or because of a deadlock is
 retried here: every verb of an engine may be repeated. A server that stops responding is given up: by itself, the driver
-waits for a reply as long as the network holds.
+waits for a reply as long as the network holds. The server in turn gives up a client that stops in a `conversation`.
 """
 
 import logging
@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.generators import send
 from psycopg.rows import tuple_row
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError
@@ -47,7 +48,14 @@ KEEPALIVE: Final = {
 WHEN_TOLD: Final = 2**31
 MOST_IDLE: Final = 8
 RETRIES: Final = 8
+BUSY_LIMIT_S: Final = 5.0
 MIN_VERSION: Final = 120_000
+# A row may be locked by a process that does not respond. While we wait for it, our leased rows are locked and cannot be
+# renewed, so we restart the transaction; a handler's cannot be restarted, and waits until the other is given up.
+LOCK_TIMEOUT_S: Final = 1
+LAST_LOCK_TIMEOUT_S: Final = 6
+# A client that was stopped in a transaction, or whose host was lost, holds its locks for at most this long.
+IDLE_TIMEOUT_S: Final = 3
 DURABILITY: Final = {
     "fsync on, synchronous_commit on": "process crash and power loss (every commit is fsynced)",
     "fsync on, synchronous_commit off": (
@@ -91,6 +99,8 @@ class Connection(psycopg.Connection[Row]):
 
     patience_s: float | None = None
     """How long to wait for a reply without receiving anything; None: no limit."""
+    unsent: psycopg.Pipeline | None = None
+    """The pipeline whose statements are sent with the next read; see `sent_together`."""
 
     def wait(self, gen: PQGen[T], interval: float = LOOK_EVERY_S, timeout: float | None = None) -> T:
         try:
@@ -104,6 +114,14 @@ class Connection(psycopg.Connection[Row]):
     def _wait(self, gen: PQGen[T], interval: float, timeout: float | None) -> T:
         if timeout is not None:  # by psycopg since 3.3.6, for notifications, which may never arrive
             return super().wait(gen, interval, timeout)
+        if self.unsent is not None:
+            if getattr(gen, "__name__", "") == "_execute_gen":
+                return self._put(gen, self.unsent)
+            pipeline, self.unsent = self.unsent, None
+            try:
+                self._wait(self._synced(pipeline), interval, None)
+            finally:
+                self.unsent = pipeline
         if self.patience_s is None:
             return super().wait(gen, interval)
         try:
@@ -112,6 +130,27 @@ class Connection(psycopg.Connection[Row]):
             answer: T = end.value
             return answer
         return super().wait(self._listening(gen, wanted, self.patience_s), interval)
+
+    def _put(self, gen: PQGen[T], pipeline: psycopg.Pipeline) -> T:
+        """Put a statement into the driver's buffer. By itself, the driver would also send it."""
+        try:
+            next(gen)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+        gen.close()
+        while pipeline.command_queue:
+            pipeline.command_queue.popleft()()
+        return cast("T", None)
+
+    def _synced(self, pipeline: Any) -> PQGen[None]:
+        """Send what was put into the buffer, and a sync, in one packet. Then read all replies: nothing may follow the
+        sync, because the server would no longer count the time.
+        """
+        self.pgconn.pipeline_sync()
+        pipeline.result_queue.append(None)
+        yield from send(self.pgconn)
+        yield from pipeline._fetch_gen(flush=False)
 
     def _listening(self, gen: PQGen[T], wanted: Any, patience_s: float) -> PQGen[T]:
         """Continue until the server has been silent for too long; the connection is then closed."""
@@ -172,6 +211,7 @@ class PostgresConnections:
         """
         if prepares and not self._has_schema:
             self.create_schema()
+        give_up_at = time.monotonic() + BUSY_LIMIT_S
         failures = 0
         while True:
             connection, is_fresh = self._take(self._idle)
@@ -179,7 +219,7 @@ class PostgresConnections:
                 answer = work(connection)
             except _IN_THE_WAY as problem:
                 failures += 1
-                if failures > RETRIES:
+                if failures > RETRIES or time.monotonic() >= give_up_at:
                     raise BackendUnavailable(f"{self.place} is too busy: {_line(problem)}") from problem
                 time.sleep(random.uniform(0.001, 0.02) * failures)
             except psycopg.Error as problem:
@@ -202,6 +242,15 @@ class PostgresConnections:
 
         def whole(connection: Connection) -> T:
             with connection.transaction():
+                return work(connection)
+
+        return self.run(whole)
+
+    def transact_briefly(self, work: Callable[[Connection], T]) -> T:
+        """The same in a `conversation`, for work that locks rows which others wait for."""
+
+        def whole(connection: Connection) -> T:
+            with conversation(connection):
                 return work(connection)
 
         return self.run(whole)
@@ -425,16 +474,42 @@ class PostgresConnections:
 
 @contextmanager
 def conversation(connection: Connection) -> Generator[None]:
-    """A transaction in a pipeline: only reading a reply and the commit cost a round trip."""
+    """A transaction of which only reading a reply and the commit cost a round trip. The server rolls it back if the
+    client stops, and lets it wait for a lock only briefly.
+    """
     try:
-        with connection.pipeline():
+        with sent_together(connection):
             connection.execute(b"BEGIN")
+            connection.execute(limits(LOCK_TIMEOUT_S))
             yield
             connection.execute(b"COMMIT")
     except BaseException:
         with suppress(psycopg.Error):
             connection.rollback()
         raise
+
+
+@contextmanager
+def sent_together(connection: Connection) -> Generator[None]:
+    """A pipeline whose statements are sent with the next read, in one packet that ends with a sync.
+
+    The server limits how long a transaction may be idle only after a sync. If the driver sent each statement at once,
+    a client that is stopped before the sync would hold the locks of its statements without limit.
+    """
+    with connection.pipeline() as pipeline:
+        connection.unsent = pipeline
+        try:
+            yield
+        finally:
+            connection.unsent = None
+
+
+def limits(lock_timeout_s: int) -> bytes:
+    """The statement that limits how long the transaction may be idle, and how long it waits for each lock."""
+    return (
+        f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_TIMEOUT_S}s', true), "
+        f"set_config('lock_timeout', '{lock_timeout_s}s', true)"
+    ).encode()
 
 
 def _ignore(_: psycopg.Notify) -> None:

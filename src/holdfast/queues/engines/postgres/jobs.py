@@ -31,11 +31,18 @@ from holdfast.queues.contract import (
     until_done,
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
-from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections, conversation
+from holdfast.queues.engines.postgres.connections import (
+    LAST_LOCK_TIMEOUT_S,
+    Connection,
+    PostgresConnections,
+    conversation,
+    limits,
+    sent_together,
+)
 from holdfast.queues.engines.postgres.records import drop_records
-from holdfast.queues.engines.postgres.slots import FREE_PLACES, PostgresSlots, PostgresUniques
+from holdfast.queues.engines.postgres.slots import FREE_PLACES, FREE_SLOTS, PostgresSlots, PostgresUniques
 from holdfast.queues.engines.postgres.state import write_cells
-from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
+from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.postgres.transactions import PostgresCaller, PostgresTransaction
 from holdfast.queues.engines.tables.rows import (
     LONG_US,
@@ -169,10 +176,6 @@ PLAN_ONCE: Final = b"""
     SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
         set_config('enable_bitmapscan', 'off', true)"""
 
-# The cell may be locked by a process that does not respond. While we wait for it, our leased rows are locked and cannot
-# be renewed: give up soon, and restart the transaction.
-WAIT_BRIEFLY: Final = b"SELECT set_config('lock_timeout', '1s', true)"
-
 NEXT_DUE: Final = f"""
     WITH {NOW_IS}
     SELECT min(greatest(best.due_at, 0)) - {NOW}
@@ -265,20 +268,23 @@ SETTLED_AS: Final = """
     WHERE seq = :seq AND deliveries = :delivery AND owner_token = :token AND :ack::text = :verdict"""
 
 # First by number alone, so that only the primary key is used.
-_HELD: Final = f"""
-    WHERE seq = ANY (:seqs::bigint[]) AND lease_until > {NOW}
-        AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))"""
+_OF_CLAIMS: Final = (
+    "seq = ANY (:seqs::bigint[]) AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))"
+)
 
-# Every transaction locks in the same order, so that no two wait for each other.
+# Every transaction locks in the same order, so that no two wait for each other. While this one waits, the lease may
+# expire and its place may be given to another job, so the clock is read after the wait.
 RENEW: Final = f"""
-    WITH {NOW_IS}, held AS MATERIALIZED (
-        SELECT seq FROM holdfast.open_jobs {_HELD} ORDER BY seq FOR UPDATE
+    WITH held AS MATERIALIZED (
+        SELECT seq FROM holdfast.open_jobs WHERE {_OF_CLAIMS} ORDER BY seq FOR UPDATE
     )
-    UPDATE holdfast.open_jobs SET lease_until = {NOW} + least(lease_us, {LONG_US})
-    WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, owner_token, cancel_request IS NOT NULL"""
+    UPDATE holdfast.open_jobs SET lease_until = {CLOCK} + least(lease_us, {LONG_US})
+    WHERE seq = ANY (ARRAY(SELECT seq FROM held)) AND lease_until > {CLOCK}
+    RETURNING seq, owner_token, cancel_request IS NOT NULL"""
 
 LEASE_STATES: Final = f"""
-    WITH {NOW_IS} SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast.open_jobs {_HELD}"""
+    WITH {NOW_IS} SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast.open_jobs
+    WHERE {_OF_CLAIMS} AND lease_until > {NOW}"""
 
 REPORT_PROGRESS: Final = f"""
     WITH {NOW_IS}
@@ -356,10 +362,14 @@ class PostgresJobs(Jobs):
                 # A worker that was woken a moment ago may poll before this transaction is committed.
                 return self._accept(connection, envelopes, (), self._announcements.announce_now)
         is_plain = len(envelopes) == 1 and not writes and envelopes[0].unique is None
-        transact = self._connections.converse if writes else self._connections.transact
-        return (self._insert_one(envelopes[0]) if is_plain else None) or transact(
-            lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce)
-        )
+        if is_plain and (accepted := self._insert_one(envelopes[0])):
+            return accepted
+        transact = self._connections.transact
+        if writes:
+            transact = self._connections.converse
+        elif any(one.unique is not None for one in envelopes):
+            transact = self._connections.transact_briefly
+        return transact(lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce))
 
     def _accept(
         self,
@@ -486,22 +496,20 @@ class PostgresJobs(Jobs):
         return connection.execute(self._sql(CLAIM), query, binary=True, prepare=True)
 
     def enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        def enter(connection: Connection) -> list[Entered]:
-            with conversation(connection):
-                locked = self._lock_slots(connection, slot_names(entries))
-                connection.execute(WAIT_BRIEFLY)
-                return locked.enter(entries)
-
-        return self._connections.run(enter)
+        return self._connections.transact_briefly(
+            lambda connection: self._lock_slots(connection, slot_names(entries)).enter(entries)
+        )
 
     def repair(self) -> int:
         names = [name for (name,) in self._connections.rows(FREE_PLACES, {"limit": REPAIRS_AT_ONCE})]
 
         def promote(connection: Connection) -> int:
-            with conversation(connection):
-                return self._lock_slots(connection, names).promote()
+            # The next call repairs a slot that is locked now: this one waits for no other process.
+            query = {"names": names}
+            free = [name for (name,) in connection.execute(self._sql(FREE_SLOTS), query).fetchall()]
+            return self._lock_slots(connection, free).promote() if free else 0
 
-        return self._connections.run(promote) if names else 0
+        return self._connections.transact_briefly(promote) if names else 0
 
     def _lock_slots(self, connection: Connection, names: Iterable[str]) -> LockedSlots:
         """Lock these slots, before anything else in the transaction is locked."""
@@ -566,7 +574,6 @@ class PostgresJobs(Jobs):
                 sent = self._send(connection, settlements)
                 applied = None
                 if carries:
-                    connection.execute(WAIT_BRIEFLY)
                     applied = _applied(sent)
                     self._carry(connection, settlements, applied, locked)
                 claimed = None if claim is None else self._send_claim(connection, claim)
@@ -580,7 +587,16 @@ class PostgresJobs(Jobs):
                 ]
             return answers, [] if claimed is None else claimed.fetchall()
 
-        return self._connections.run(both)
+        def leaving(connection: Connection) -> tuple[list[bool], list[Row]]:
+            try:
+                return both(connection)
+            except psycopg.errors.LockNotAvailable:
+                # A process that does not respond may have locked a slot. Next time, the jobs end without leaving their
+                # slots: no place outlives its lease, and `repair` promotes the next job.
+                left.clear()
+                raise
+
+        return self._connections.run(leaving)
 
     def _send(self, connection: Connection, settlements: Sequence[Settlement]) -> list[_Sent]:
         """Send them in order; plain acknowledgements of one claim, which are nearly all, share one statement."""
@@ -617,9 +633,11 @@ class PostgresJobs(Jobs):
     def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
         """Settle in the open transaction. Returns which settlements were applied."""
         left = left_slots(settlements)
-        locked = self._lock_slots(connection, left) if left else None
-        applied = _applied(self._send(connection, settlements))
-        self._carry(connection, settlements, applied, locked)
+        with sent_together(connection):
+            connection.execute(limits(LAST_LOCK_TIMEOUT_S))
+            locked = self._lock_slots(connection, left) if left else None
+            applied = _applied(self._send(connection, settlements))
+            self._carry(connection, settlements, applied, locked)
         return applied
 
     def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:

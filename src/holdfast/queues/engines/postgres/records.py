@@ -18,7 +18,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.slots import IS_TAKEN
+from holdfast.queues.engines.postgres.slots import IS_TAKEN, MAY_BE_TAKEN
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import (
     Row,
@@ -154,11 +154,11 @@ DELETE_KEYS: Final = f"""
 
 LOCK_PLACES_LEFT: Final = f"""
     WITH {NOW_IS}
-    SELECT p.slot, p.seq FROM holdfast.places AS p WHERE NOT ({IS_TAKEN}) LIMIT :limit FOR UPDATE SKIP LOCKED"""
+    SELECT p.slot, p.seq FROM holdfast.places AS p WHERE NOT ({MAY_BE_TAKEN}) LIMIT :limit FOR UPDATE SKIP LOCKED"""
 DELETE_PLACES: Final = f"""
     WITH {NOW_IS}
     DELETE FROM holdfast.places AS p
-    WHERE (p.slot, p.seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[])) AND NOT ({IS_TAKEN})"""
+    WHERE (p.slot, p.seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[])) AND NOT ({MAY_BE_TAKEN})"""
 
 _IS_IDLE: Final = f"""
     s.fence <= {NOW} - {duration_us(IDLE_SLOT_S)} AND s.size IS NULL
@@ -264,7 +264,7 @@ class PostgresRecords(Records):
             query = {"seq": row[0], "succeeded": Outcome.SUCCEEDED.value}
             outputs = connection.execute(self._sql(OUTPUTS), {"seq": row[0]}).fetchall()
             attempts = connection.execute(self._sql(ATTEMPTS), query).fetchall()
-            return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs)
+            return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs, row[5])
 
         return self._connections.transact(read)
 
@@ -345,7 +345,7 @@ class PostgresRecords(Records):
         return self._connections.transact(drop)
 
     def delete_unused(self) -> int:
-        return self._connections.transact(self._delete_unused)
+        return self._connections.transact_briefly(self._delete_unused)
 
     def _delete_unused(self, connection: Connection) -> int:
         """Delete up to `PRUNE_BATCH` rows in all: keys, then places, then slots, whose places are gone by then."""

@@ -3,20 +3,19 @@
 A transaction locks the rows of its slots or keys in byte order. Everything else is read afterwards, in new statements,
 which see what other transactions committed while it waited. All transactions lock slots, then leased jobs, then blocked
 jobs, then cells. Blocked jobs that are already locked are skipped: a caller that enqueues in its own transaction may
-hold these locks for minutes.
+hold these locks for minutes. A lease that looks expired is still valid if its renewal is not committed yet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.clock import duration_us
-from holdfast.queues.contract import PROMOTION_S, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
+from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
 from holdfast.queues.contract.slots import PROMOTE_AT_ONCE, JobNumber
 from holdfast.queues.contract.state import CellName, StoredCell, cell_of
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import MANY, NEVER, Row
-from holdfast.queues.engines.tables.states import BLOCKED, FORGOTTEN, PROCESSING, STATES, WAITING
+from holdfast.queues.engines.tables.states import BLOCKED, CANCELLED, FAILED, FORGOTTEN, PROCESSING, STATES, WAITING
 from holdfast.values import Cell, JobLease, JobState
 
 CREATE_SLOTS: Final = """
@@ -37,6 +36,15 @@ RESIZE: Final = """
     FROM unnest(:names::text[], :sizes::integer[], :closed::bigint[]) AS given (name, size, closed_until)
     WHERE s.name = given.name"""
 
+# Those that nobody else has locked.
+FREE_SLOTS: Final = """
+    WITH locked AS MATERIALIZED (
+        SELECT name FROM holdfast.slots WHERE name = ANY (:names::text[]) ORDER BY name FOR UPDATE SKIP LOCKED
+    )
+    SELECT name FROM unnest(:names::text[]) AS given (name)
+    WHERE name IN (SELECT name FROM locked)
+        OR NOT EXISTS (SELECT 1 FROM holdfast.slots AS s WHERE s.name = given.name)"""
+
 LOCK_HELD: Final = """
     SELECT seq, owner_token FROM holdfast.open_jobs
     WHERE seq = ANY (:seqs::bigint[]) AND lease_until > :now
@@ -49,18 +57,29 @@ LIVE_CELLS: Final = """
     JOIN holdfast.cells AS c ON c.kind = given.kind AND c.key = given.key
     WHERE c.expires_at IS NULL OR c.expires_at > :now"""
 
-# If a promotion would expire later than is possible, its row is damaged or the server's clock was set back.
+# Whether a place `p` is taken. The job of a promotion is due, or was claimed and is about to enter. It may have been
+# released in this transaction, after `now` was read.
 _IS_TAKEN: Final = f"""
-    CASE WHEN p.owner_token IS NULL
-         THEN coalesce(p.until > {{now}} AND p.until <= {{now}} + {duration_us(PROMOTION_S)}, false)
-         ELSE EXISTS (SELECT 1 FROM holdfast.open_jobs AS o
-                      WHERE o.seq = p.seq AND o.owner_token = p.owner_token AND o.lease_until > {{now}}) END"""
-IS_TAKEN: Final = _IS_TAKEN.format(now=NOW)
+    EXISTS (SELECT 1 FROM holdfast.open_jobs AS o WHERE o.seq = p.seq AND CASE
+        WHEN p.owner_token IS NOT NULL THEN o.owner_token = p.owner_token AND o.lease_until > {{least}}
+        WHEN o.state = {PROCESSING} THEN o.queue = p.queue AND o.lease_until > {{now}}
+        ELSE o.queue = p.queue AND o.state <= {FAILED} AND o.due_at <= {CLOCK} END)"""
+IS_TAKEN: Final = _IS_TAKEN.format(now=NOW, least=NOW)
 """Whether a place `p` is taken, by the clock of the statement."""
+MAY_BE_TAKEN: Final = _IS_TAKEN.format(now=NOW, least=0)
+"""Whether a place `p` may be taken: if its lease looks expired, the renewal may not be committed yet."""
 
 PLACES: Final = f"""
-    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, {_IS_TAKEN.format(now=":now::bigint")}
+    SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, coalesce(p.until, 0),
+        {_IS_TAKEN.format(now=":now::bigint", least=":now::bigint")}, {_IS_TAKEN.format(now=":now::bigint", least=0)}
     FROM holdfast.places AS p WHERE p.slot = ANY (:names::text[])"""
+
+# A renewal that is not committed yet has locked its row, and one that waits for our lock finds the lease expired.
+LOCK_EXPIRED: Final = """
+    SELECT seq, owner_token FROM holdfast.open_jobs
+    WHERE seq = ANY (:seqs::bigint[]) AND lease_until <= :now
+        AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))
+    ORDER BY seq FOR UPDATE SKIP LOCKED"""
 
 TAKE: Final = """
     WITH taken AS (
@@ -77,12 +96,24 @@ FREE: Final = """
     DELETE FROM holdfast.places
     WHERE (slot, seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[]))"""
 
-# A job has one row, which may replace a stale one.
+RESERVE: Final = """
+    UPDATE holdfast.places SET owner_token = NULL, fence = 0, since = :now, until = :until
+    WHERE (slot, seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[]))"""
+
+# A job has one row, which may replace a stale one. If cancellation was requested, the job is cancelled instead.
 BLOCK: Final = f"""
-    WITH ended AS (
+    WITH cancelled AS (
+        DELETE FROM holdfast.open_jobs WHERE seq = ANY (:seqs::bigint[]) AND cancel_request IS NOT NULL RETURNING *
+    ), gone AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
+            state, finished_at, cancel_reason)
+        SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, {CANCELLED}, :now,
+            cancel_request
+        FROM cancelled ON CONFLICT (seq) DO NOTHING
+    ), ended AS (
         UPDATE holdfast.open_jobs AS o SET state = {BLOCKED}, owner_token = NULL
         FROM unnest(:seqs::bigint[], :slots::text[], :sizes::integer[]) AS given (seq, slot, size)
-        WHERE o.seq = given.seq
+        WHERE o.seq = given.seq AND o.cancel_request IS NULL
         RETURNING o.seq, o.due_at, o.priority, o.queue, o.id, given.slot, given.size
     )
     INSERT INTO holdfast.blocked (seq, slot, queue, lane, due_at, id, size, since)
@@ -103,9 +134,10 @@ WAITING_QUEUES: Final = """
 
 BEST: Final = """
     SELECT given.slot, best.seq, given.queue, best.size
-    FROM unnest(:slots::text[], :queues::text[]) WITH ORDINALITY AS given (slot, queue, place) CROSS JOIN LATERAL (
+    FROM unnest(:slots::text[], :queues::text[], :aheads::bigint[]) WITH ORDINALITY AS given (slot, queue, ahead, place)
+    CROSS JOIN LATERAL (
         SELECT seq, size, lane, due_at, id FROM holdfast.blocked AS b
-        WHERE b.slot = given.slot AND b.queue = given.queue AND seq <> ALL (:passed::bigint[])
+        WHERE b.slot = given.slot AND b.queue = given.queue AND b.size > given.ahead AND seq <> ALL (:passed::bigint[])
         ORDER BY lane, due_at, id LIMIT :limit
     ) AS best
     ORDER BY given.place, best.lane, best.due_at, best.id"""
@@ -171,14 +203,14 @@ LOCK_KEYS: Final = f"""
     )
     SELECT key, id, until, {CLOCK} FROM locked"""
 
-# Claims skip locked rows, so these jobs do not start. A running job is not locked: its lease could not be renewed.
+# Claims skip locked rows, so these jobs do not start. A row that another transaction has locked may be about to start,
+# so it is locked after that commit, unless the job runs by then: the lease of a running job could not be renewed.
 LOCK_UNSTARTED: Final = f"""
     SELECT seq FROM holdfast.open_jobs
     WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.jobs WHERE id = ANY (:ids::text[]))) AND state <> {PROCESSING}
-    ORDER BY seq FOR UPDATE SKIP LOCKED"""
+    ORDER BY seq FOR UPDATE"""
 
-# A job that was locked is being claimed, and one that was running a moment ago may have been released since: we have
-# locked neither, so both count as running.
+# A job that was running a moment ago may have been released since: we have not locked it, so it counts as running.
 STATES_OF: Final = f"""
     SELECT j.id, CASE WHEN o.seq IS NULL THEN e.state WHEN o.seq = ANY (:locked::bigint[]) THEN o.state
                       ELSE {PROCESSING} END
@@ -217,9 +249,7 @@ class PostgresSlots(SlotRows):
         self._connection.execute(self._sql(RESIZE), query)
 
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
-        tokens = [bytes.fromhex(one.owner_token) for one in leases]
-        query = {"seqs": numbers(one.token for one in leases), "tokens": tokens, "now": self.now_us}
-        return {(seq, bytes(token).hex()) for seq, token in self._rows(LOCK_HELD, query)}
+        return self._claims(LOCK_HELD, ((one.token, one.owner_token) for one in leases))
 
     def cells(self, names: Sequence[CellName]) -> Mapping[CellName, Cell]:
         query = {"kinds": [kind for kind, _ in names], "keys": [key for _, key in names], "now": self.now_us}
@@ -229,14 +259,31 @@ class PostgresSlots(SlotRows):
         }
 
     def places(self, names: Sequence[str]) -> list[Place]:
-        rows = self._rows(PLACES, {"names": list(names), "now": self.now_us})
-        if left := [(slot, seq) for slot, seq, *_, is_taken in rows if not is_taken]:
-            self.free(left)
-        return [
-            Place(slot, seq, queue, None if token is None else bytes(token).hex(), fence)
-            for slot, seq, queue, token, fence, is_taken in rows
-            if is_taken
-        ]
+        taken: list[Place] = []
+        others: list[Place] = []
+        doubtful: list[Place] = []
+        for slot, seq, queue, token, fence, until_us, is_taken, has_lease in self._rows(
+            PLACES, {"names": list(names), "now": self.now_us}
+        ):
+            place = Place(slot, seq, queue, None if token is None else bytes(token).hex(), fence, until_us)
+            (taken if is_taken else doubtful if has_lease else others).append(place)
+        if doubtful:
+            expired = self._expired(doubtful)
+            for place in doubtful:
+                (others if (place.number, place.owner_token) in expired else taken).append(place)
+        if others:
+            self.free([(place.slot, place.number) for place in others])
+        return taken
+
+    def _expired(self, places: Sequence[Place]) -> set[tuple[JobNumber, str]]:
+        """Lock the jobs of these places, and return the (number, owner token) of those whose leases have expired."""
+        return self._claims(LOCK_EXPIRED, ((place.number, place.owner_token or "") for place in places))
+
+    def _claims(self, statement: str, claims: Iterable[tuple[JobNumber, str]]) -> set[tuple[JobNumber, str]]:
+        asked = list(claims)
+        tokens = [bytes.fromhex(token) for _, token in asked]
+        query = {"seqs": numbers(seq for seq, _ in asked), "tokens": tokens, "now": self.now_us}
+        return {(seq, bytes(token).hex()) for seq, token in self._rows(statement, query)}
 
     def take(self, places: Sequence[Place]) -> None:
         # A message may name a slot twice, but each place is stored once.
@@ -258,6 +305,15 @@ class PostgresSlots(SlotRows):
         query = {"slots": [slot for slot, _ in places], "seqs": numbers(seq for _, seq in places)}
         self._connection.execute(self._sql(FREE), query)
 
+    def reserve(self, places: Sequence[tuple[str, JobNumber]], until_us: int) -> None:
+        query = {
+            "slots": [slot for slot, _ in places],
+            "seqs": numbers(seq for _, seq in places),
+            "now": self.now_us,
+            "until": until_us,
+        }
+        self._connection.execute(self._sql(RESERVE), query)
+
     def block(self, waiters: Sequence[Waiter]) -> None:
         chosen = {one.number: one for one in waiters}.values()
         query = {
@@ -271,10 +327,11 @@ class PostgresSlots(SlotRows):
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(slot, queue) for slot, queue in self._rows(WAITING_QUEUES, {"names": list(names)})]
 
-    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
+    def best(self, crowds: Sequence[Crowd], limit: int) -> list[Waiter]:
         query = {
-            "slots": [slot for slot, _ in pairs],
-            "queues": [queue for _, queue in pairs],
+            "slots": [one.slot for one in crowds],
+            "queues": [one.queue for one in crowds],
+            "aheads": numbers(one.ahead for one in crowds),
             "passed": numbers(self._passed),
             "limit": limit,
         }

@@ -23,6 +23,7 @@ from holdfast.queues.contract import (
     abandoned_run,
     effect_of,
     extras_of,
+    keeps_turn,
     kept_output,
     kept_progress,
     take_once,
@@ -352,6 +353,7 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
             one.leaves,
             [(number_of(job), *unique_row(job.unique)) for job in one.enqueues if job.unique is not None],
             str(CODES[effect_of(one).state]),
+            keeps_turn(one),
         )
         for place, one in enumerate(settlements)
         if one.leaves or one.writes or one.enqueues

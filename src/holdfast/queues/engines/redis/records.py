@@ -121,7 +121,7 @@ class RedisRecords(Records):
             ends.append((job.deliveries, _success(success)))
         attempts = [(delivery, *end, *_unpacked(details.get(b"%d" % delivery), 6)) for delivery, end in ends if end]
         outputs = [(delivery, *_unpacked(stored, 2)) for delivery, stored in _by_delivery(details, b"output:")]
-        return history(job, sorted(attempts, key=lambda row: row[0]), outputs)
+        return history(job, sorted(attempts, key=lambda row: row[0]), outputs, row[1])
 
     def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
         # Python compares by code points, which is the order of UTF-8 bytes.

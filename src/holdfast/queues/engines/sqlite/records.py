@@ -282,7 +282,7 @@ class SqliteRecords(Records):
                 return None
             outputs = connection.execute(self._sql(OUTPUTS), (row[0],)).fetchall()
             attempts = connection.execute(self._sql(ATTEMPTS), (row[0],)).fetchall()
-            return history(view(row, self._clock.now_us()), attempts, outputs)
+            return history(view(row, self._clock.now_us()), attempts, outputs, row[5])
 
         return self._file.run(read)
 

@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.clock import duration_us
-from holdfast.queues.contract import PROMOTION_S, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
+from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
 from holdfast.queues.contract.slots import JobNumber
 from holdfast.queues.contract.state import CellName
 from holdfast.queues.engines.sqlite.connections import as_json
@@ -17,16 +16,16 @@ from holdfast.queues.engines.sqlite.damage import dead_letter
 from holdfast.queues.engines.sqlite.state import read_cells
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.rows import MANY, NEVER, Row, repaired, text
-from holdfast.queues.engines.tables.states import BLOCKED, FORGOTTEN, PROCESSING, STATES, WAITING
+from holdfast.queues.engines.tables.states import BLOCKED, CANCELLED, FAILED, FORGOTTEN, PROCESSING, STATES, WAITING
 from holdfast.values import Cell, JobLease, JobState
 
-# Whether a place `p` is taken. If a promotion would expire later than is possible, its row is damaged or the clock was
-# set back.
-IS_TAKEN: Final = f"""(
-        p.owner_token IS NULL AND p.until > :now AND p.until <= :now + {duration_us(PROMOTION_S)}
-        OR EXISTS (SELECT 1 FROM holdfast_jobs AS held
-                   WHERE held.seq = p.seq AND held.owner_token = p.owner_token
-                       AND held.state = {PROCESSING} AND held.lease_until > :now))"""
+# Whether a place `p` is taken. The job of a promotion is due, or was claimed and is about to enter.
+IS_TAKEN: Final = f"""
+    EXISTS (SELECT 1 FROM holdfast_jobs AS held WHERE held.seq = p.seq AND CASE
+        WHEN p.owner_token IS NOT NULL
+        THEN held.owner_token = p.owner_token AND held.state = {PROCESSING} AND held.lease_until > :now
+        WHEN held.state = {PROCESSING} THEN held.queue = p.queue AND held.lease_until > :now
+        ELSE held.queue = p.queue AND held.state <= {FAILED} AND held.due_at <= :now END)"""
 
 SLOTS: Final = """
     SELECT name, fence, CASE typeof(size) WHEN 'integer' THEN size END, closed_until
@@ -41,7 +40,7 @@ HELD: Final = f"""
 
 PLACES: Final = f"""
     SELECT p.slot, p.seq, p.queue, CASE WHEN p.owner_token IS NOT NULL THEN lower(hex(p.owner_token)) END,
-           CAST(coalesce(p.fence, 0) AS INTEGER)
+           CAST(coalesce(p.fence, 0) AS INTEGER), CAST(coalesce(p.until, 0) AS INTEGER)
     FROM holdfast_places AS p
     WHERE p.slot IN (SELECT value FROM json_each(:slots)) AND {IS_TAKEN}"""
 
@@ -49,9 +48,12 @@ TAKE: Final = """
     INSERT OR REPLACE INTO holdfast_places (slot, seq, queue, owner_token, fence, since, until)
     VALUES (?, ?, ?, ?, ?, ?, 0)"""
 
-RESERVE: Final = """
+MARK: Final = """
     INSERT OR REPLACE INTO holdfast_places (slot, seq, queue, owner_token, fence, since, until)
     VALUES (?, ?, ?, NULL, 0, ?, ?)"""
+
+RESERVE: Final = """
+    UPDATE holdfast_places SET owner_token = NULL, fence = 0, since = ?, until = ? WHERE slot = ? AND seq = ?"""
 
 FREE: Final = "DELETE FROM holdfast_places WHERE slot = ? AND seq = ?"
 
@@ -60,14 +62,17 @@ FREE_DEAD: Final = f"""
     WHERE p.slot IN (SELECT value FROM json_each(:slots)) AND {IS_TAKEN} IS NOT TRUE"""
 
 BLOCK: Final = f"""
-    UPDATE holdfast_jobs SET state = {BLOCKED}, owner_token = NULL
+    UPDATE holdfast_jobs
+    SET state = CASE WHEN cancel_request IS NULL THEN {BLOCKED} ELSE {CANCELLED} END, owner_token = NULL,
+        finished_at = CASE WHEN cancel_request IS NOT NULL THEN :now END, cancel_reason = cancel_request,
+        cancel_request = NULL
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = {PROCESSING}
     RETURNING seq"""
 
 # If the job was blocked before, it may have left a row.
-STORE_WAITER: Final = """
+STORE_WAITER: Final = f"""
     INSERT OR REPLACE INTO holdfast_blocked (seq, slot, queue, lane, due_at, id, size, since)
-    SELECT seq, ?, queue, 9 - priority, due_at, id, ?, ? FROM holdfast_jobs WHERE seq = ?"""
+    SELECT seq, ?, queue, 9 - priority, due_at, id, ?, ? FROM holdfast_jobs WHERE seq = ? AND state = {BLOCKED}"""
 
 # Used when a blocked job is cancelled or rescheduled. Otherwise, a promotion would have to skip the row.
 STOP_WAITING: Final = "DELETE FROM holdfast_blocked WHERE seq = ?"
@@ -89,16 +94,16 @@ QUEUES: Final = """
     SELECT slot, queue FROM waiting WHERE queue IS NOT NULL"""
 
 BEST: Final = """
-    SELECT slot, seq, queue, CASE typeof(size) WHEN 'integer' THEN size ELSE 1 END
-    FROM holdfast_blocked WHERE slot = ? AND queue = ? ORDER BY lane, due_at, id LIMIT ?"""
+    SELECT slot, seq, queue, CASE typeof(size) WHEN 'integer' THEN size ELSE 1 END AS places
+    FROM holdfast_blocked WHERE slot = ? AND queue = ? AND places > ? ORDER BY lane, due_at, id LIMIT ?"""
 
 PROMOTE: Final = f"""
     UPDATE holdfast_jobs SET state = {WAITING}
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = {BLOCKED}
     RETURNING seq"""
 
-# Slots that jobs wait for although a place may be free: either no place is taken, or one was left behind. A slot that
-# is closed is left out, so that it costs no write.
+# Slots that jobs wait for although a place may be free: no place is taken, one was left behind, or the time for which
+# the slot was closed is over. A slot that is closed is left out, so that it costs no write.
 TO_REPAIR: Final = f"""
     WITH RECURSIVE waited_for (slot) AS (
         SELECT min(slot) FROM holdfast_blocked WHERE slot >= '' AND slot < x''
@@ -111,7 +116,9 @@ TO_REPAIR: Final = f"""
         AND NOT EXISTS (SELECT 1 FROM holdfast_slots AS s
                         WHERE s.name = waited_for.slot AND (CAST(s.closed_until AS INTEGER) > :now OR s.size = 0))
         AND (NOT EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN})
-             OR EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN} IS NOT TRUE))
+             OR EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN} IS NOT TRUE)
+             OR EXISTS (SELECT 1 FROM holdfast_slots AS s
+                        WHERE s.name = waited_for.slot AND CAST(s.closed_until AS INTEGER) > 0))
     LIMIT :limit"""
 
 UNIQUE: Final = "SELECT key, id, until FROM holdfast_uniques WHERE key = ?"
@@ -178,6 +185,10 @@ class SqliteSlots(SlotRows):
     def free(self, places: Sequence[tuple[str, JobNumber]]) -> None:
         self._connection.executemany(self._sql(FREE), places)
 
+    def reserve(self, places: Sequence[tuple[str, JobNumber]], until_us: int) -> None:
+        rows = [(self.now_us, until_us, *place) for place in places]
+        self._connection.executemany(self._sql(RESERVE), rows)
+
     def free_dead(self, names: Sequence[str]) -> None:
         """Delete the places in these slots that are no longer valid, so that `TO_REPAIR` does not find them again."""
         self._connection.execute(self._sql(FREE_DEAD), {"slots": as_json(names), "now": self.now_us})
@@ -190,16 +201,16 @@ class SqliteSlots(SlotRows):
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(slot, queue) for slot, queue in self._rows(QUEUES, slots=as_json(names))]
 
-    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
+    def best(self, crowds: Sequence[Crowd], limit: int) -> list[Waiter]:
         statement = self._sql(BEST)
-        return [Waiter(*row) for pair in pairs for row in self._connection.execute(statement, (*pair, limit))]
+        return [Waiter(*row) for crowd in crowds for row in self._connection.execute(statement, (*crowd, limit))]
 
     def promote(self, waiters: Sequence[Waiter], until_us: int) -> set[JobNumber]:
         numbers = [one.number for one in waiters]
         promoted = self._change(PROMOTE, numbers)
         self._connection.execute(self._sql(DELETE_WAITERS), (as_json(numbers),))
         rows = [(one.slot, one.number, one.queue, self.now_us, until_us) for one in waiters if one.number in promoted]
-        self._connection.executemany(self._sql(RESERVE), rows)
+        self._connection.executemany(self._sql(MARK), rows)
         return promoted
 
     def _change(self, statement: str, numbers: Sequence[JobNumber]) -> set[JobNumber]:

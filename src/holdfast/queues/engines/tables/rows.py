@@ -384,11 +384,11 @@ def attempt(row: Row) -> AttemptView:
     )
 
 
-def history(job: JobView, attempts: Iterable[Row], outputs: Iterable[Row]) -> JobHistory:
-    """A job with its attempts, and with live output from rows: delivery, start, text."""
+def history(job: JobView, attempts: Iterable[Row], outputs: Iterable[Row], wire: Any) -> JobHistory:
+    """A job with its attempts and its message, and with live output from rows: delivery, start, text."""
     printed = (repaired(row, _OUTPUT) for row in outputs)
     live = {delivery: LiveOutput(text=text, start=max(0, start)) for delivery, start, text in printed}
-    return history_of(job, map(attempt, attempts), live)
+    return history_of(job, map(attempt, attempts), live, wire if isinstance(wire, bytes) else b"")
 
 
 def pauses(rows: Iterable[Row]) -> tuple[QueuePause, ...]:

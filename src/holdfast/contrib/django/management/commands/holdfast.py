@@ -75,7 +75,8 @@ def _environment(backend: str, place: BackendPlace) -> dict[str, str]:
     """The environment variables with which other commands find the jobs of this backend."""
     key = {} if place.signing_key is None else {KEY_VARIABLE: place.signing_key}
     settings = {variable: value for name, value in _settings(backend) if (variable := KEYS[name].variable) is not None}
-    return {**settings, **key, "HOLDFAST_URL": place.url}
+    queue = {"HOLDFAST_DEFAULT_QUEUE": place.settings.default_queue}
+    return {**settings, **key, **queue, "HOLDFAST_URL": place.url}
 
 
 def _settings(backend: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS holdfast_slots (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- The places that are taken. A row with a token is valid while its job is leased by that claim. A row without one is a
--- promotion and is valid until `until`: the job was waiting, and can enter before others.
+-- promotion and is valid while its job is due or claimed in `queue`. Before `until`, new jobs cannot take the place.
 CREATE TABLE IF NOT EXISTS holdfast_places (
     slot        VARBINARY(1024) NOT NULL,
     seq         BIGINT          NOT NULL,

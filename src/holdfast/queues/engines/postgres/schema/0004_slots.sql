@@ -11,7 +11,8 @@ CREATE TABLE holdfast.slots (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Places that are taken. A row with a token is valid while its job is processing under that token with an unexpired
--- lease. A row without one is a promotion and is valid until `until`.
+-- lease. A row without one is a promotion and is valid while its job is due or claimed in `queue`. Before `until`, new
+-- jobs cannot take the place.
 CREATE TABLE holdfast.places (
     seq         bigint NOT NULL,
     fence       bigint NOT NULL,

@@ -13,10 +13,10 @@ local function asking_for(wanted, place_of, can_refuse)
 end
 
 -- ARGV from `at` on: jobs, each content once; what settlements carry, packed: the number of the answer, id, claim,
--- delivery, writes, the numbers of jobs, the slots it leaves, the unique keys of its jobs (number of
--- the job, key, scope, period, whether to refuse the call), and the state in which it leaves its own job; then the
--- settlements. Returns the jobs still to be compared, the answers, and the unique key that refuses the call, with the
--- job that has it. If there are no answers, nothing was written.
+-- delivery, writes, the numbers of jobs, the slots it leaves, the unique keys of its jobs (number of the job, key, scope,
+-- period, whether to refuse the call), the state in which it leaves its own job, and whether that job keeps its turn in
+-- the slots; then the settlements. Returns the jobs still to be compared, the answers, and the unique key that refuses
+-- the call, with the job that has it. If there are no answers, nothing was written.
 local function settle_and_carry(at, crash_limit)
   local _, place_of, compared, next_at = read_jobs(at)
   local carriers = cmsgpack.unpack(ARGV[next_at])
@@ -55,9 +55,9 @@ local function settle_and_carry(at, crash_limit)
   end
   local number = reserve(#jobs)
   local answers, writes, new = settle(next_at + 1, crash_limit), {}, {}
-  local freed, applied = {}, {}
+  local freed, reserved, applied = {}, {}, {}
   for _, carrier in ipairs(carriers) do
-    local place, id, _, _, written, numbers, leaves, wanted = unpack(carrier)
+    local place, id, _, _, written, numbers, leaves, wanted, _, keeps_turn = unpack(carrier)
     if string.sub(answers, place, place) == APPLIED then
       for _, write in ipairs(written) do
         writes[#writes + 1] = write
@@ -66,15 +66,15 @@ local function settle_and_carry(at, crash_limit)
         new[#new + 1] = job
       end
       for _, name in ipairs(leaves or {}) do
-        freed[#freed + 1] = { name, id }
+        table.insert(keeps_turn and reserved or freed, { name, id })
       end
       for _, one in ipairs(wanted or {}) do
         applied[#applied + 1] = one
       end
     end
   end
-  if #freed > 0 then
-    locked.leave(freed)
+  if #freed + #reserved > 0 then
+    locked.leave(freed, reserved)
   end
   local _, cells = plan(writes)
   store(cells)

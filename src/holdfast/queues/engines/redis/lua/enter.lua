@@ -38,12 +38,17 @@ local function cell_of(slot, done)
   return slot[3] and done[slot[3] .. ' ' .. slot[4]]
 end
 
--- Whether there is no place for this job. Only a promoted job can take places reserved for promoted jobs.
+-- If it would expire later than is possible, its row is damaged or the clock was set back.
+local function is_recent(promotion)
+  return promotion.until_us > now and promotion.until_us <= now + PROMOTION_US
+end
+
+-- Whether there is no place for this job. A new job cannot take the places of recently promoted ones.
 function locked._is_full(slot, number, is_promoted)
   local name, size = slot[1], slot[2]
   local others = 0
   for _, place in pairs(taken[name]) do
-    if place.number ~= number and not (is_promoted and not place.owner_token) then
+    if place.number ~= number and (place.owner_token or (not is_promoted and is_recent(place))) then
       others = others + 1
     end
   end
@@ -124,18 +129,20 @@ function locked.enter(entries)
   rows.free(changes.freed)
   rows.take(changes.taken)
   rows.block(changes.blocked)
-  local changed = {}
-  for _, one in ipairs(changes.freed) do
-    changed[one[1]] = true
-  end
+  local freed = {}
   for name in pairs(changes.finished) do
-    changed[name] = true
+    freed[name] = 0
   end
-  -- Also where jobs were blocked: a place may be reserved for a job of another queue, which is perhaps paused.
+  for _, one in ipairs(changes.freed) do
+    freed[one[1]] = (freed[one[1]] or 0) + 1
+  end
   for _, waiter in ipairs(changes.blocked) do
-    changed[waiter.slot] = true
+    -- A place may be reserved for a job of another queue, which is perhaps paused.
+    if locked._has_place(waiter) then
+      freed[waiter.slot] = (freed[waiter.slot] or 0) + 1
+    end
   end
-  locked._promote(changed, changes.finished)
+  locked._promote(freed, changes.finished)
   return answers
 end
 

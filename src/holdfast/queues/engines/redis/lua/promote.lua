@@ -3,13 +3,13 @@
 -- ids of dead-lettered jobs.
 local limit, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local names = call('ZRANGEBYLEX', base .. 'waited', '(' .. ARGV[1], '+', 'LIMIT', 0, limit)
-local chosen, number, last = {}, 0, #names == limit and names[limit]
+local chosen, last = {}, #names == limit and names[limit]
 for _, name in ipairs(names) do
   locked._read({ [name] = true })
-  if locked._size(name, 1) > 0 and (next(gone[name]) or not next(taken[name])) then
-    chosen[name] = true
-    number = number + 1
-    if number == most then
+  local _, closed_until = rows.size(name)
+  if locked._size(name, 1) > 0 and (next(gone[name]) or not next(taken[name]) or closed_until > 0) then
+    chosen[#chosen + 1] = name
+    if #chosen == most then
       last = name
       break
     end

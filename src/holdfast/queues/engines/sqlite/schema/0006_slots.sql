@@ -9,7 +9,8 @@ CREATE TABLE holdfast_slots (
 ) STRICT, WITHOUT ROWID;
 
 -- A place is valid while its job is processing under `owner_token` and the lease has not expired. Without a token, the
--- job was promoted, and its place is valid until `until`.
+-- job was promoted, and its place is valid while the job is due or claimed in `queue`. Before `until`, new jobs cannot
+-- take it.
 CREATE TABLE holdfast_places (
     slot        TEXT    NOT NULL,
     seq         INTEGER NOT NULL,
