@@ -1,8 +1,8 @@
 """Writes the parts of the documentation that are generated from the code: `python scripts/reference.py`.
 
 In `docs/cli.md`, marks name what is between them: the list of commands, the usage of one, its options and examples, the
-exit codes, the documents with a schema. A command without a section gets one. In `docs/configuration.md`, two marks
-enclose the table of settings. Everything else on the pages is written by hand.
+exit codes, the documents with a schema, the counters of a worker. A command without a section gets one. In
+`docs/configuration.md`, two marks enclose the table of settings. Everything else on the pages is written by hand.
 """
 
 import inspect
@@ -17,6 +17,8 @@ from holdfast.cli import cli
 from holdfast.cli.schemas import DOCUMENTS
 from holdfast.cli.topics import EXIT_CODES
 from holdfast.config.keys import KEYS, Applies, Key
+from holdfast.metrics import End
+from holdfast.metrics.counters import MEANINGS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PROGRAM: Final = "holdfast"
@@ -104,6 +106,12 @@ def _part(commands: dict[str, click.Command], what: str, path: str) -> str:
         case "schemas":
             documents = [[f"`{name}`", printed_by] for name, (_, printed_by) in DOCUMENTS.items()]
             text = _table(["Document", "Printed by"], documents)
+        case "counters":
+            ends = set(map(str, End))
+            counters = [
+                [f"`holdfast_{name}_total`", "✓" if name in ends else "", meaning] for name, meaning in MEANINGS.items()
+            ]
+            text = _table(["Counter", "End", "Meaning"], counters)
         case "usage" if path in commands:
             text = f"`{usage_of(path, commands[path])}`\n"
         case "options" if path in commands:

@@ -663,6 +663,13 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     started_at: datetime
 
 
+class QueueWait(Struct, frozen=True, kw_only=True):
+    """How long the oldest due job of a queue has waited, by the engine's clock, and since when."""
+
+    since: datetime
+    seconds: float
+
+
 class WorkerReport(Struct, frozen=True, kw_only=True):
     """A worker's report about itself, sent with each heartbeat. `id` is random; host and pid are only shown.
 

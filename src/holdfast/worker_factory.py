@@ -169,7 +169,7 @@ class WorkerFactory:
             admission=Admission(signer, self._registry, engine.clock),
             retry=self._extensions.retry_policy,
             copies=self._copies(opened),
-            reporter=Reporter(metrics, listener=on_results),
+            reporter=Reporter(metrics, self._registry, listener=on_results),
             options=options,
             version=self._version,
             breaker=self._breaker,

@@ -230,6 +230,7 @@ class Site:
         self.engine.slots()
         self.engine.counts()
         self.engine.counts(QUEUE)
+        self.engine.oldest_waits()
         assert WorkerRegistry(self.engine.state).all()[-1].report.id == "w-good"
         self.engine.state.spend([Spend(bucket="rate", tokens=1, per_s=1.0, burst=1)])
         self.engine.pauses()

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from holdfast import Holdfast
 from holdfast.cli import jobs
 from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import CancelAnswer, DeadReason, ErrorInfo, JobLease, Outcome
 
-from .registry import attempt, claim
+from .registry import attempt, claim, report
 from .terminal import Answer, Terminal, ended
 
 SHOP = """
@@ -329,6 +330,24 @@ def test_queues_are_paused_with_a_reason_and_resumed(shop: Terminal) -> None:
     answer = shop("queue", "show", "nothing")
     assert (answer.code, "known queues: default, mail" in answer.err) == (3, True)
     assert shop("queue", "pause", "Bad Name").code == 2
+
+
+def test_queues_show_how_long_jobs_have_waited_and_which_queues_have_no_worker(shop: Terminal) -> None:
+    answer = shop("queue", "list")
+    assert answer.err.endswith("no live worker for mail; start one:  holdfast worker start APP --queue mail\n")
+    default, mail = shop("queue", "list", "--json").json
+    assert (default["queue"], default["oldest_due_at"]) == ("default", None)
+    assert (mail["queue"], mail["oldest_due_at"], mail["workers"]) == ("mail", shop.job("w1")["due_at"], [])
+    assert "\noldest       due for " in shop("queue", "show", "mail").out
+    assert "oldest" not in shop("queue", "show", "default").out
+    with Holdfast(directory=shop.project) as hf:
+        WorkerRegistry(hf.backend().state).beat(report("a" * 32, queues=("mail:3",)))
+    assert "no live worker" not in shop("queue", "list").err
+    assert shop("queue", "show", "mail", "--json").json["workers"] == ["a" * 32]
+    with Holdfast(directory=shop.project) as hf:
+        WorkerRegistry(hf.backend().state).leave("a" * 32)
+        hf.backend().pause("mail")
+    assert "no live worker" not in shop("queue", "list").err, "a paused queue needs no worker"
 
 
 def test_a_queue_is_worked(shop: Terminal) -> None:

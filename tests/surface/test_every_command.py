@@ -79,7 +79,9 @@ CASES = {
     "delete": Case("delete dead1", LIST + "holdfast.job.delete/1", "✓ dead1 deleted"),
     "status": Case("status", "holdfast.status/1", "mail", is_table=True, is_coloured=True),
     "top": Case("top", "holdfast.status/1", "", "top needs a terminal", code=2),
-    "queue list": Case("queue list", LIST + "holdfast.queue/1", "mail", is_table=True, is_coloured=True),
+    "queue list": Case(
+        "queue list", LIST + "holdfast.queue/1", "mail", "no live worker for default", is_table=True, is_coloured=True
+    ),
     "queue show": Case("queue show mail", "holdfast.queue/1", "worker       aaaa"),
     "queue pause": Case("queue pause mail", LIST + "holdfast.queue.pause/1", "✓ mail paused", "resume:  holdfast"),
     "queue resume": Case("queue resume slow", LIST + "holdfast.queue.resume/1", "✓ slow resumed"),

@@ -14,6 +14,7 @@ from holdfast.config import Settings
 from holdfast.definition import JobOptions, definition_of
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import FunctionHandler
+from holdfast.metrics import End
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
@@ -39,6 +40,10 @@ class Counts:
 
     def count(self, name: str, value: int = 1, *, queue: str) -> None:
         self.seen[f"{name} {queue}"] += value
+
+    def total(self, name: str) -> int:
+        """The value of a counter over all queues."""
+        return sum(value for seen, value in self.seen.items() if seen.split()[0] == name)
 
 
 class Bench:
@@ -66,8 +71,10 @@ class Bench:
         self.worker: QueueWorker = self.app.worker()
 
     def close(self) -> None:
+        """Close everything, and check that every delivery has one end."""
         self.worker.close()
         self.app.close()
+        assert self.counts.total("jobs_fetched") == sum(map(self.counts.total, End)), self.counts.seen
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
-from holdfast.metrics import InMemoryMetrics
+from holdfast.metrics import End, InMemoryMetrics
 from holdfast.queues.contract import Engine, LeasePolicy, SharedState
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -205,8 +205,9 @@ class Entry(NamedTuple):
 class Running:
     """A running worker, on its own thread."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, metrics: InMemoryMetrics) -> None:
         self.supervisor = supervisor
+        self.metrics = metrics
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="worker")
         self._thread.start()
@@ -224,11 +225,12 @@ class Running:
         self.supervisor.stop(order)
 
     def ended(self) -> None:
-        """Wait until it has stopped, and check that every claimed job is accounted for."""
+        """Wait until it has stopped, and check that every delivery has one end."""
         until(lambda: not self.is_running, "the worker to leave")
         assert self._problem is None, self._problem
-        supervisor = self.supervisor
-        assert supervisor.claimed == supervisor.reporter.tally.total() + supervisor.unsettled
+        reporter, ends = self.supervisor.reporter, {end.name: self.metrics.total(end) for end in End}
+        assert self.metrics.total("jobs_fetched") == sum(ends.values()), ends
+        assert reporter.claimed == reporter.tally.total() + reporter.unsettled
 
     def _run(self) -> None:
         try:
@@ -311,6 +313,7 @@ class Floor:
         listener: Callable[[Sequence[WorkerResult]], None] | None = None,
         breaker: Rule = DEFAULT_RULE,
         dead_letters: DeadLetterQueues = NO_COPIES,
+        metrics: InMemoryMetrics | None = None,
         **options: Any,
     ) -> Supervisor:
         """A worker of these jobs; interrupts are short and failures are retried at once."""
@@ -328,7 +331,7 @@ class Floor:
             admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
             copies=DeadLetterCopies(self.engine.envelopes, self.engine.ring, dead_letters),
-            reporter=Reporter(InMemoryMetrics(), listener=listener),
+            reporter=Reporter(metrics or InMemoryMetrics(), registry, listener=listener),
             options=chosen,
             version="0",
             breaker=breaker,
@@ -336,7 +339,8 @@ class Floor:
 
     def start(self, **options: Any) -> Running:
         """Start a worker."""
-        worker = Running(self.supervisor(**options))
+        metrics = InMemoryMetrics()
+        worker = Running(self.supervisor(metrics=metrics, **options), metrics)
         self._workers.append(worker)
         return worker
 

@@ -2,23 +2,28 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
 from holdfast.clock import ManualClock
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
+from holdfast.metrics.levels import QueueLevels
 from holdfast.queues.contract import DEFAULT_POLICY
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
-from holdfast.values import JobState
+from holdfast.state.workers import WorkerRegistry
+from holdfast.values import JobState, WorkerReport
 from holdfast.worker.queue_depth import ASK_EVERY_S, LARGEST_SHARE, STANDS_FOR_S, QueueDepth
 
 from ..faults.processes import DEADLINE_S, until
 from .bench import KEY
 
-NONE = dict.fromkeys(JobState, 0)
+IDLE = QueueLevels(jobs=dict.fromkeys(JobState, 0))
+ONE_WAITS = QueueLevels(jobs=dict(IDLE.jobs) | {JobState.PENDING: 1})
 
 
 class CountedEngine(MemoryEngine):
@@ -35,8 +40,8 @@ class CountedEngine(MemoryEngine):
         self.before()
         return super().counts(queue)
 
-    def put(self, queue: str) -> None:
-        self.enqueue(JobDefinition(handler="mail", queue=queue))
+    def put(self, queue: str) -> str:
+        return self.enqueue(JobDefinition(handler="mail", queue=queue))
 
 
 @pytest.fixture
@@ -45,33 +50,64 @@ def engine() -> Iterator[CountedEngine]:
         yield engine
 
 
-def test_every_state_of_every_queue_of_the_worker_is_told_and_no_other_queue(engine: CountedEngine) -> None:
+def test_every_state_of_every_queue_of_the_worker_is_told(engine: CountedEngine) -> None:
     engine.put("mail")
-    engine.put("other")
-    assert QueueDepth(engine, ["mail", "slow"]).read() == {"mail": NONE | {JobState.PENDING: 1}, "slow": NONE}
-    assert QueueDepth(engine, ["mail"]).read() == {"mail": NONE | {JobState.PENDING: 1}}
+    assert QueueDepth(engine, ["mail", "slow"]).read() == {"mail": ONE_WAITS, "slow": IDLE}
+    assert QueueDepth(engine, ["mail"]).read() == {"mail": ONE_WAITS}
     assert engine.asked == [None, "mail"], "of one queue only that one is counted"
+
+
+def test_other_queues_with_due_jobs_are_told_with_their_wait_and_their_workers(engine: CountedEngine) -> None:
+    for queue in ("mail", "served", "forgotten", "run-0123456789ab"):
+        engine.put(queue)
+    engine.enqueue(JobDefinition(handler="mail", queue="later", delay=60.0))
+    engine.time.advance(30)
+    engine.put("mail")
+    registry = WorkerRegistry(engine.state)
+    registry.beat(report("one", "mail", "served:3"))
+    registry.beat(report("two", "served"))
+    registry.beat(structs.replace(report("three", "served", "mail"), draining=True))
+    assert QueueDepth(engine, ["mail"]).read() == {
+        "mail": structs.replace(ONE_WAITS, jobs={**IDLE.jobs, JobState.PENDING: 2}, oldest_wait_s=30.0, workers=1),
+        "served": QueueLevels(oldest_wait_s=30.0, workers=2),
+        "forgotten": QueueLevels(oldest_wait_s=30.0, workers=0),
+    }
+
+
+def report(id: str, *queues: str) -> WorkerReport:
+    return WorkerReport(
+        id=id,
+        host="here",
+        pid=1,
+        version="0",
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        queues=queues,
+        handlers=(),
+        processes=1,
+        slots=1,
+        beat_every_s=5.0,
+    )
 
 
 def test_the_engine_is_asked_every_few_seconds_however_often_somebody_wants_to_know(engine: CountedEngine) -> None:
     census = QueueDepth(engine, ["mail"])
     for _ in range(10):
-        assert census.read() == {"mail": NONE}
+        assert census.read() == {"mail": IDLE}
     engine.put("mail")
     engine.time.advance(ASK_EVERY_S - 0.1)
-    assert census.read() == {"mail": NONE}
+    assert census.read() == {"mail": IDLE}
     assert len(engine.asked) == 1
     engine.time.advance(0.1)
-    assert census.read() == {"mail": NONE | {JobState.PENDING: 1}}
+    assert census.read() == {"mail": structs.replace(ONE_WAITS, oldest_wait_s=ASK_EVERY_S)}
     assert len(engine.asked) == 2
 
 
 def test_an_engine_that_counts_slowly_is_asked_more_seldom(engine: CountedEngine) -> None:
     engine.before = lambda: engine.time.advance(4.0)
     census = QueueDepth(engine, ["mail"])
-    assert census.read() == {"mail": NONE}
+    assert census.read() == {"mail": IDLE}
     engine.time.advance(4.0 / LARGEST_SHARE - 0.1)
-    assert census.read() == {"mail": NONE}
+    assert census.read() == {"mail": IDLE}
     assert len(engine.asked) == 1
     engine.time.advance(0.1)
     census.read()
@@ -92,7 +128,7 @@ def test_what_the_engine_cannot_tell_is_not_made_up_and_it_is_asked_again(
     assert census.read() is None
     engine.time.advance(ASK_EVERY_S)
     engine.before = lambda: None
-    assert census.read() == {"mail": NONE}
+    assert census.read() == {"mail": IDLE}
 
 
 def test_an_engine_that_hangs_is_asked_once_and_the_last_count_stands_for_a_while(engine: CountedEngine) -> None:
@@ -102,14 +138,14 @@ def test_an_engine_that_hangs_is_asked_once_and_the_last_count_stands_for_a_whil
     engine.before = lambda: _wait_for(release)
     try:
         engine.time.advance(ASK_EVERY_S)
-        assert [census.read() for _ in range(3)] == [{"mail": NONE}] * 3
+        assert [census.read() for _ in range(3)] == [{"mail": IDLE}] * 3
         until(lambda: len(engine.asked) == 2, "the second question")
         engine.time.advance(STANDS_FOR_S)
         assert [census.read() for _ in range(3)] == [None] * 3
         assert len(engine.asked) == 2
     finally:
         release.set()
-    assert until(census.read, "the engine to answer") == {"mail": NONE}
+    assert until(census.read, "the engine to answer") == {"mail": IDLE}
 
 
 def _wait_for(event: threading.Event) -> None:

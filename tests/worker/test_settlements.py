@@ -7,12 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 import holdfast.worker
 from holdfast.codec import JobMessage
 from holdfast.dead_letters import DeadLetterQueues
 from holdfast.execution.retry import BackoffPolicy
 from holdfast.metrics import InMemoryMetrics
+from holdfast.metrics.counters import MEANINGS
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Unsigned
 from holdfast.values import (
@@ -29,7 +31,7 @@ from holdfast.values import (
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
-from holdfast.worker.reporting import Reporter
+from holdfast.worker.reporting import MOST_LABELS, OTHER, Reporter
 from holdfast.worker.settlements import PendingSettlements
 from holdfast.worker.verdict import verdict_on
 
@@ -75,7 +77,7 @@ def filled() -> PendingSettlements:
     durations = verdicts.add_successes(
         [flight(3), flight(4, "slow")], [Done(3, 4, 1_000_000, 1_500_000), Done(4, 0, 0, 3_000_000)]
     )
-    assert durations == {"mail": [0.5], "slow": [3.0]}
+    assert durations == {("mail", "send"): [0.5], ("slow", "send"): [3.0]}
     return verdicts
 
 
@@ -115,10 +117,10 @@ def test_one_function_creates_every_acknowledgement_of_a_worker() -> None:
 def test_all_that_held_is_counted_whether_or_not_somebody_listens(is_heard: bool) -> None:
     metrics = InMemoryMetrics()
     heard: list[WorkerResult] = []
-    reporter = Reporter(metrics, listener=heard.extend if is_heard else None)
-    assert filled().report([True] * 4, reporter) == 0
+    reporter = Reporter(metrics, {"send"}, listener=heard.extend if is_heard else None)
+    filled().report([True] * 4, reporter)
     assert reporter.tally == {WorkerStatus.ACKED: 3, WorkerStatus.DEAD_LETTERED: 1}
-    assert metrics.total("jobs_succeeded", "mail") == 2
+    assert metrics.total("jobs_succeeded", "mail") == metrics.total("jobs_succeeded", "mail", "send") == 2
     assert metrics.total("jobs_succeeded", "slow") == 1
     assert metrics.total("jobs_failed_permanently", "mail") == 1
     assert metrics.observed("job_duration_seconds", "mail") == (3, 3.5)
@@ -130,18 +132,48 @@ def test_a_listener_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture)
     def fails(results: Sequence[WorkerResult]) -> None:
         raise OSError("no space left on the device")
 
-    reporter = Reporter(InMemoryMetrics(), listener=fails)
-    assert filled().report([True] * 4, reporter) == 0
+    reporter = Reporter(InMemoryMetrics(), {"send"}, listener=fails)
+    filled().report([True] * 4, reporter)
     assert reporter.tally == {WorkerStatus.ACKED: 3, WorkerStatus.DEAD_LETTERED: 1}
     assert "the result listener failed for" in caplog.text
 
 
-def test_a_success_that_was_refused_is_a_lost_lease_and_one_without_an_answer_is_nothing() -> None:
-    reporter = Reporter(InMemoryMetrics())
+def test_a_success_that_was_refused_is_a_lost_lease_and_one_without_an_answer_is_unsettled() -> None:
+    metrics = InMemoryMetrics()
+    reporter = Reporter(metrics, {"send"})
     # In the order of the settlements: the successes come first.
-    assert filled().report([True, False, None, True], reporter) == 1
+    filled().report([True, False, None, True], reporter)
     assert reporter.tally == {
         WorkerStatus.ACKED: 1,
         WorkerStatus.LOST_LEASE: 1,
         WorkerStatus.DEAD_LETTERED: 1,
     }
+    assert reporter.unsettled == metrics.total("jobs_unsettled") == 1
+
+
+def test_jobs_have_their_own_labels_up_to_a_limit_and_only_if_they_have_a_handler_here() -> None:
+    metrics, settlements = InMemoryMetrics(), PendingSettlements(COPIES)
+    reporter = Reporter(metrics, {f"job{number}" for number in range(MOST_LABELS + 50)})
+    for number in range(MOST_LABELS + 50):
+        one = flight(number)
+        one.message = structs.replace(one.message, job=f"job{number}")
+        settlements.add_successes([one], [Done(number, 0, 0, 1_000_000)])
+    stranger = flight(1)
+    settlements.add(dead(stranger), structs.replace(stranger.message, job="stranger"))
+    settlements.add(dead(stranger), None)
+    settlements.report([True] * len(settlements), reporter)
+    assert metrics.total("jobs_succeeded") == MOST_LABELS + 50
+    assert [metrics.total("jobs_succeeded", job=f"job{number}") for number in (0, MOST_LABELS - 1)] == [1, 1]
+    assert metrics.total("jobs_succeeded", job=f"job{MOST_LABELS}") == 0
+    assert metrics.total("jobs_succeeded", job=OTHER) == 50
+    assert metrics.observed("job_duration_seconds", "mail", OTHER) == (50, 50.0)
+    assert metrics.total("jobs_failed_permanently") == 2
+    assert metrics.total("jobs_failed_permanently", job="stranger") == 0
+
+
+def test_every_counter_is_explained_in_the_documentation() -> None:
+    """`End` is the table of ends, from which the documentation is generated."""
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    for name, meaning in MEANINGS.items():
+        assert f"| `holdfast_{name}_total` |" in page
+        assert meaning in page

@@ -80,7 +80,8 @@ def test_probes_tell_how_the_worker_is_and_what_it_has_done(floor: Floor) -> Non
     assert probe("/livez") == (200, "ok\n")
     done, running = floor.put("brief"), floor.put("gated")
     floor.noted("start", running)
-    until(lambda: 'holdfast_jobs_succeeded_total{queue="default"} 1.0' in probe("/metrics")[1], f"{done} to be counted")
+    counted = 'holdfast_jobs_succeeded_total{job="brief",queue="default"} 1.0'
+    until(lambda: counted in probe("/metrics")[1], f"{done} to be counted")
     worker.send(signal.SIGTERM)
     worker.wait_for("stopping")
     draining = (503, "draining: the worker is shutting down\n")
@@ -92,12 +93,17 @@ def test_probes_tell_how_the_worker_is_and_what_it_has_done(floor: Floor) -> Non
 
 def test_metrics_tell_how_the_worker_stands_and_what_waits(floor: Floor) -> None:
     first, second, _ = [floor.put("gated") for _ in range(3)]
+    floor.put("gated", queue="forgotten")
     probe = Probe(floor.process("--probe-port", "0", "--concurrency", "2"))
     for id in (first, second):
         floor.noted("start", id)
     until(lambda: probe.gauge("jobs", queue="default", state="pending") == 1, "the third to be counted as waiting")
     assert probe.gauge("jobs", queue="default", state="processing") == 2
     assert probe.gauge("jobs", queue="default", state="dead") == 0
+    until(lambda: probe.gauge("queue_workers", queue="default") == 1, "the worker to be counted")
+    assert probe.gauge("queue_workers", queue="forgotten") == 0
+    for queue in ("default", "forgotten"):
+        assert (probe.gauge("queue_oldest_wait_seconds", queue=queue) or 0.0) > 0.0
     assert (probe.gauge("worker_jobs_running"), probe.gauge("worker_slots")) == (2, 2)
     assert probe.gauge("worker_processes_ready") == 1
     assert probe.gauge("worker_verdicts_undelivered") == 0

@@ -136,7 +136,7 @@ ENDS = {
         Outcome.SNOOZED,
         due_in=90,
         max_retries=0,
-        counts={"jobs_released default": 1},
+        counts={"jobs_snoozed default": 1},
     ),
     "raised a snooze": End(
         raises(Snooze(90)),
@@ -145,12 +145,22 @@ ENDS = {
         Outcome.SNOOZED,
         due_in=90,
         max_retries=0,
-        counts={"jobs_released default": 1},
+        counts={"jobs_snoozed default": 1},
     ),
     "returned a cancel": End(
-        returns(Cancel("not needed")), WorkerStatus.CANCELLED, JobState.CANCELLED, Outcome.CANCELLED
+        returns(Cancel("not needed")),
+        WorkerStatus.CANCELLED,
+        JobState.CANCELLED,
+        Outcome.CANCELLED,
+        counts={"jobs_cancelled default": 1},
     ),
-    "raised a cancel": End(raises(Cancel("not needed")), WorkerStatus.CANCELLED, JobState.CANCELLED, Outcome.CANCELLED),
+    "raised a cancel": End(
+        raises(Cancel("not needed")),
+        WorkerStatus.CANCELLED,
+        JobState.CANCELLED,
+        Outcome.CANCELLED,
+        counts={"jobs_cancelled default": 1},
+    ),
 }
 
 
@@ -270,7 +280,7 @@ def test_what_a_deploy_can_mend_is_put_off(bench: Bench, make: Callable[[], byte
     assert (result.status, job.state, job.attempts, job.crashes) == (WorkerStatus.RELEASED, JobState.SCHEDULED, 0, 0)
     assert bench.due_in(id).total_seconds() == 1
     assert bench.outcomes(id) == [Outcome.POSTPONED]
-    assert bench.counts.seen == {"jobs_fetched default": 1, "jobs_released default": 1}
+    assert bench.counts.seen == {"jobs_fetched default": 1, "jobs_postponed default": 1}
 
 
 def test_a_job_with_an_unknown_member_is_shown_by_its_other_members(bench: Bench) -> None:
@@ -345,8 +355,8 @@ def test_what_nobody_of_ours_has_sent_is_never_run(
     job = bench.view(id)
     assert (result.status, job.state, job.dead_reason) == (WorkerStatus.REJECTED, JobState.DEAD, reason)
     assert (job.attempts, bench.outcomes(id), runs) == (0, [Outcome.REJECTED], [])
-    forged = {"jobs_rejected_signature default": 1} if reason is DeadReason.BAD_SIGNATURE else {}
-    assert bench.counts.seen == {"jobs_fetched default": 1, **forged}
+    counter = f"jobs_rejected_{reason.removeprefix('bad-').replace('-', '_')}"
+    assert bench.counts.seen == {"jobs_fetched default": 1, f"{counter} default": 1}
     (line,) = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.CRITICAL]
     assert id in line
 

@@ -296,10 +296,11 @@ class PauseDocument(Struct, frozen=True, kw_only=True):
 
 
 class QueueDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue/1"):
-    """One queue: its jobs by state, whether it is paused, and its workers."""
+    """One queue: its jobs by state, whether it is paused, and its live workers."""
 
     queue: str
     states: dict[JobState, int]
+    oldest_due_at: Annotated[datetime | None, Meta(description="Since when the oldest due job has waited.")]
     paused: PauseDocument | None
     workers: tuple[str, ...]
 

@@ -6,7 +6,7 @@ It checks the database of the jobs, or the probes of one worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -22,14 +22,13 @@ from holdfast.cli.style import BAD, DOUBTFUL, GOOD, columns, paint, shortened
 from holdfast.errors import HoldfastError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
-from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
+from holdfast.values import JobState, QueueWait, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.deployment import Deployment
     from holdfast.queues.contract import Engine, EngineInfo
 
 PROBE_TIMEOUT_S: Final = 5.0
-MOST_PAGES: Final = 50
 MOST_BYTES: Final = 65_536
 # Each level also checks what the one before it checks.
 LIVE, READY, FULL = "live", "ready", "full"
@@ -148,7 +147,7 @@ def _of_store(level: str, site: Site, max_wait_s: float) -> Checks:
         store = _store(site, info, format_duration(time.monotonic() - asked), level)
         # Without a schema there are no jobs, and reading them would create it.
         has_jobs = store.ok and level != LIVE and info.schema != 0
-        checks = list(_jobs(site.engine, info, level, max_wait_s)) if has_jobs else []
+        checks = list(_jobs(site.engine, level, max_wait_s)) if has_jobs else []
     except HoldfastError as problem:
         store, checks = Check(name="store", ok=False, message=str(problem)), []
     yield store
@@ -182,7 +181,7 @@ def _is_foreign_file(deployment: Deployment) -> bool:
     return file is not None and file.exists() and file.stat().st_size > 0
 
 
-def _jobs(engine: Engine, info: EngineInfo, level: str, max_wait_s: float) -> Checks:
+def _jobs(engine: Engine, level: str, max_wait_s: float) -> Checks:
     counts, workers = engine.counts(), WorkerRegistry(engine.state).all()
     paused = {pause.queue for pause in engine.pauses()}
     waiting = [
@@ -194,9 +193,10 @@ def _jobs(engine: Engine, info: EngineInfo, level: str, max_wait_s: float) -> Ch
     yield _served(waiting, live, paused)
     if level == FULL:
         yield _lost(workers)
-        # The engine's clock decides when a job is due.
-        now = (info.clock_us or engine.clock.now_us()) / 1e6
-        yield from _waits(engine, [queue for queue in waiting if queue not in paused], now, max_wait_s)
+        waits = engine.oldest_waits()
+        yield from _waits(
+            {queue: waits[queue] for queue in waiting if queue in waits and queue not in paused}, max_wait_s
+        )
 
 
 def _served(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]) -> Check:
@@ -212,29 +212,14 @@ def _lost(workers: Sequence[WorkerView]) -> Check:
     return Check(name="lost", ok=not lost, message=f"lost: {', '.join(lost)}" if lost else "none")
 
 
-def _waits(engine: Engine, queues: Sequence[str], now: float, max_wait_s: float) -> Checks:
-    late = [message for queue in queues if (message := _late(engine, queue, now, max_wait_s))]
-    for message in late:
+def _waits(waits: Mapping[str, QueueWait], max_wait_s: float) -> Checks:
+    limit = format_duration(max_wait_s)
+    late = {queue: wait for queue, wait in waits.items() if wait.seconds > max_wait_s}
+    for queue, wait in late.items():
+        message = f"{queue}: a job has waited {format_duration(wait.seconds)} (limit: {limit})"
         yield Check(name="waiting", ok=False, message=message)
     if not late:
-        yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {format_duration(max_wait_s)}")
-
-
-def _late(engine: Engine, queue: str, now: float, max_wait_s: float) -> str | None:
-    """A sentence about the first job that has waited too long, if there is one."""
-    from holdfast.cli.diagnosis.store import PAGE
-
-    where = JobFilter(states=(JobState.PENDING, JobState.FAILED), queue=queue)
-    after: str | None = None
-    for _ in range(MOST_PAGES):
-        page = engine.find(where, limit=PAGE, after=after)
-        waited = max((now - job.due_at.timestamp() for job in page.jobs), default=0.0)
-        if waited > max_wait_s:
-            return f"{queue}: a job has waited {format_duration(waited)} (limit: {format_duration(max_wait_s)})"
-        after = page.next
-        if after is None:
-            break
-    return None
+        yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {limit}")
 
 
 def _print(checks: Sequence[Check]) -> None:

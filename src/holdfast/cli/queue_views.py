@@ -14,18 +14,19 @@ from holdfast.cli.output import note, write, write_json, write_jsonl, write_name
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.status import folded
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
-from holdfast.cli.words import NOTHING, instant
-from holdfast.cli.worker.choosing import queues_of
+from holdfast.cli.words import NOTHING, age, instant
 from holdfast.spelling import did_you_mean
-from holdfast.state.workers import WorkerRegistry
-from holdfast.values import JobState, QueuePause, WorkerState, WorkerView
+from holdfast.state.workers import WorkerRegistry, queues_of
+from holdfast.values import JobState, QueuePause, QueueWait, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
 FIT: Final = Fit(
-    pliant={"PAUSED": 12, "QUEUE": 16}, left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "WORKERS", "DEAD")
+    pliant={"PAUSED": 12, "QUEUE": 16},
+    left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "OLDEST", "WORKERS", "DEAD"),
 )
+SHOWN_UNSERVED: Final = 10
 NO_QUEUES: Final = "no queues yet; a queue appears here once it has a job or a worker, or is paused"
 
 
@@ -46,14 +47,18 @@ def print_queues(engine: Engine, *, quiet: bool, as_jsonl: bool, as_json: bool) 
         write_names(document.queue for document in documents if document.queue != SHOWN)
     elif documents:
         _table(documents).print()
+        if unserved := [one.queue for one in documents if _is_unserved(one)]:
+            more = f" and {len(unserved) - SHOWN_UNSERVED:,} more" if len(unserved) > SHOWN_UNSERVED else ""
+            names = f"{', '.join(unserved[:SHOWN_UNSERVED])}{more}"
+            note(f"no live worker for {names}; start one:  {starting(unserved[0])}")
     else:
         note(NO_QUEUES)
 
 
 def _table(documents: Sequence[QueueDocument]) -> Table:
     shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
-    headings = ("QUEUE", "WAITING", "RUNNING", *(state.upper() for state in shown[1:]), "WORKERS", "PAUSED")
-    colours: list[Tint] = [None, None, *(COLOURS.get(state) for state in shown), None, DOUBTFUL]
+    headings = ("QUEUE", "WAITING", "OLDEST", "RUNNING", *(state.upper() for state in shown[1:]), "WORKERS", "PAUSED")
+    colours: list[Tint] = [None, None, None, *(COLOURS.get(state) for state in shown), None, DOUBTFUL]
     return painted_table(headings, [_row(document, shown) for document in documents], colours, fit=FIT)
 
 
@@ -61,27 +66,39 @@ def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
     states = document.states
     waiting = sum(states[state] for state in (JobState.BLOCKED, JobState.SCHEDULED, JobState.PENDING))
     paused = NOTHING if document.paused is None else document.paused.reason or "yes"
-    numbers = [number or NOTHING for number in (waiting, *(states[state] for state in shown), len(document.workers))]
-    return [document.queue, *numbers, paused]
+    oldest = NOTHING if document.oldest_due_at is None else age(document.oldest_due_at)
+    numbers = [number or NOTHING for number in (*(states[state] for state in shown), len(document.workers))]
+    return [document.queue, waiting or NOTHING, oldest, *numbers, paused]
+
+
+def _is_unserved(document: QueueDocument) -> bool:
+    """Whether jobs of the queue are due, and no worker will run them."""
+    return document.oldest_due_at is not None and not document.workers and document.paused is None
 
 
 def _documents(engine: Engine) -> list[QueueDocument]:
-    counts = folded(engine.counts())
+    counts, waits = folded(engine.counts()), engine.oldest_waits()
     pauses = {pause.queue: pause for pause in engine.pauses()}
     workers = WorkerRegistry(engine.state).all()
     served = {name for view in workers for name in queues_of(view) if not is_private(name)}
     return [
-        _document(name, counts.get(name, {}), pauses.get(name), workers) for name in sorted({*counts, *pauses, *served})
+        _document(name, counts.get(name, {}), waits.get(name), pauses.get(name), workers)
+        for name in sorted({*counts, *pauses, *served})
     ]
 
 
 def _document(
-    name: str, numbers: Mapping[JobState, int], pause: QueuePause | None, workers: Sequence[WorkerView]
+    name: str,
+    numbers: Mapping[JobState, int],
+    wait: QueueWait | None,
+    pause: QueuePause | None,
+    workers: Sequence[WorkerView],
 ) -> QueueDocument:
     live = (view for view in workers if view.state is WorkerState.LIVE)
     return QueueDocument(
         queue=name,
         states={state: numbers.get(state, 0) for state in JobState},
+        oldest_due_at=None if wait is None else wait.since,
         paused=None if pause is None else PauseDocument(reason=pause.reason, since=pause.since),
         workers=tuple(view.report.id for view in live if name in queues_of(view)),
     )
@@ -106,6 +123,8 @@ def print_queue(engine: Engine, name: str, *, as_json: bool) -> None:
     for state, number in document.states.items():
         if number:
             write(f"{state:<12} {paint(f'{number:,}', COLOURS.get(state))}")
+    if document.oldest_due_at is not None:
+        write(f"{'oldest':<12} due for {age(document.oldest_due_at)}, since {instant(document.oldest_due_at)}")
     for worker_id in document.workers:
         report = workers[worker_id].report
         write(f"{'worker':<12} {f'{worker_id} on {report.host}, pid {report.pid}'}")

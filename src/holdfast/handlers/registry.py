@@ -78,6 +78,9 @@ class HandlerRegistry:
             )
         return self.resolve(key)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._handlers
+
     def keys(self) -> tuple[str, ...]:
         """Every registered key, sorted."""
         return tuple(sorted(self._handlers))

@@ -1,14 +1,10 @@
-"""Gauges: `WorkerLevels` of a worker, and `JobCounts` of its queues."""
+"""Gauges: `WorkerLevels` of a worker, and `QueueLevels` of a queue."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from holdfast.values import JobState
-
-JobCounts: TypeAlias = Mapping[str, Mapping[JobState, int]]
-"""The number of jobs in each state, by queue."""
 
 
 class WorkerLevels(Struct, frozen=True, kw_only=True):
@@ -19,3 +15,14 @@ class WorkerLevels(Struct, frozen=True, kw_only=True):
     processes_ready: int
     verdicts_undelivered: int
     engine_unheard_s: float
+
+
+class QueueLevels(Struct, frozen=True, kw_only=True):
+    """The number of jobs in each state, how long the oldest due job has waited, and the number of live workers.
+
+    `jobs` is empty for queues of other workers.
+    """
+
+    jobs: Mapping[JobState, int] = {}
+    oldest_wait_s: float = 0.0
+    workers: int = 0

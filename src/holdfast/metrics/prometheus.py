@@ -1,20 +1,22 @@
 """`PrometheusMetrics`: a worker's counters and measurements, for Prometheus to scrape. Needs the extra `metrics`.
 
 Counters change with every job and are read every few seconds, so they are stored as plain numbers and converted to
-Prometheus's samples when they are read. The labels are `queue` and, for the numbers of jobs, `state`.
+Prometheus's samples when they are read. The labels are `queue`, for counters and durations also `job`, and for the
+numbers of jobs `state`.
 """
 
 import re
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.errors import ConfigError
-from holdfast.metrics.levels import JobCounts, WorkerLevels
+from holdfast.metrics.counters import MEANINGS
+from holdfast.metrics.levels import QueueLevels, WorkerLevels
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -30,18 +32,10 @@ BUCKETS_S: Final = (
 )
 
 _unfit = re.compile(r"[^a-zA-Z0-9_]")
-_MEANINGS: Final = {
-    "jobs_fetched": "Jobs this worker has claimed.",
-    "jobs_succeeded": "Runs that succeeded.",
-    "jobs_failed": "Runs that failed.",
-    "jobs_requeued": "Failed runs that will be retried.",
-    "jobs_failed_permanently": "Jobs that became dead letters after their last run.",
-    "jobs_rejected_signature": "Messages with a missing or invalid signature.",
-    "jobs_released": "Jobs released without using up an attempt.",
-    "jobs_lost_lease": "Settlements refused because the lease had expired.",
-    "jobs_reaped": "Jobs requeued because their leases had expired.",
-    "job_duration_seconds": "Duration of runs.",
-}
+_MEANINGS: Final = {**MEANINGS, "job_duration_seconds": "Duration of runs."}
+
+_Key: TypeAlias = tuple[str, str, str]
+"""The name of a metric, a queue, and a job or an empty text."""
 
 
 class PrometheusMetrics(Collector):
@@ -49,22 +43,24 @@ class PrometheusMetrics(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._histograms: defaultdict[tuple[str, str], _Histogram] = defaultdict(_Histogram)
+        self._counts: defaultdict[_Key, int] = defaultdict(int)
+        self._histograms: defaultdict[_Key, _Histogram] = defaultdict(_Histogram)
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def count(self, name: str, value: int = 1, *, queue: str) -> None:
+    def count(self, name: str, value: int = 1, *, queue: str, job: str | None = None) -> None:
         with self._lock:
-            self._counts[_fit(name), queue] += value
+            self._counts[_fit(name), queue, job or ""] += value
 
-    def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
+    def observe(self, name: str, values: Sequence[float], *, queue: str, job: str | None = None) -> None:
         with self._lock:
-            self._histograms[_fit(name), queue].add(values)
+            self._histograms[_fit(name), queue, job or ""].add(values)
 
-    def follow(self, levels: Callable[[], WorkerLevels], jobs: Callable[[], JobCounts | None]) -> None:
-        """Add the gauges of a worker. `jobs` may return None if the jobs cannot be counted."""
-        self.registry.register(_Levels(levels, jobs))
+    def follow(
+        self, levels: Callable[[], WorkerLevels], queues: Callable[[], Mapping[str, QueueLevels] | None]
+    ) -> None:
+        """Add the gauges of a worker and of queues, by name. `queues` may return None if they are unknown."""
+        self.registry.register(_Levels(levels, queues))
 
     def render(self) -> tuple[bytes, str]:
         """The document to be scraped, and its content type."""
@@ -76,23 +72,26 @@ class PrometheusMetrics(Collector):
             counts = sorted(self._counts.items())
             histograms = sorted((key, histogram.read()) for key, histogram in self._histograms.items())
         for name, counted in groupby(counts, _name):
-            counter = CounterMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
-            for (_, queue), count in counted:
-                counter.add_metric([queue], count)
+            # To Prometheus, an empty label is a missing one.
+            counter = CounterMetricFamily(PREFIX + name, _meaning(name), labels=["queue", "job"])
+            for (_, *labels), count in counted:
+                counter.add_metric(labels, count)
             yield counter
         for name, observed in groupby(histograms, _name):
-            histogram = HistogramMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
-            for (_, queue), (buckets, total) in observed:
-                histogram.add_metric([queue], buckets, total)
+            histogram = HistogramMetricFamily(PREFIX + name, _meaning(name), labels=["queue", "job"])
+            for (_, *labels), (buckets, total) in observed:
+                histogram.add_metric(labels, buckets, total)
             yield histogram
 
 
 class _Levels(Collector):
-    """The gauges of one worker."""
+    """The gauges of one worker and of the queues that it knows."""
 
-    def __init__(self, levels: Callable[[], WorkerLevels], jobs: Callable[[], JobCounts | None]) -> None:
+    def __init__(
+        self, levels: Callable[[], WorkerLevels], queues: Callable[[], Mapping[str, QueueLevels] | None]
+    ) -> None:
         self._levels = levels
-        self._jobs = jobs
+        self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
         levels = self._levels()
@@ -105,15 +104,28 @@ class _Levels(Collector):
             levels.verdicts_undelivered,
         )
         yield _gauge("engine_unheard_seconds", "Time since the engine last responded.", levels.engine_unheard_s)
-        jobs = self._jobs()
-        if jobs is not None:
-            counts = GaugeMetricFamily(
-                f"{PREFIX}jobs", "Jobs in the queues of this worker, by state.", labels=["queue", "state"]
-            )
-            for queue, states in sorted(jobs.items()):
-                for state, number in states.items():
-                    counts.add_metric([queue, state], number)
-            yield counts
+        queues = self._queues()
+        if queues is None:
+            return
+        jobs = GaugeMetricFamily(
+            f"{PREFIX}jobs", "Jobs in the queues of this worker, by state.", labels=["queue", "state"]
+        )
+        waits = GaugeMetricFamily(
+            f"{PREFIX}queue_oldest_wait_seconds",
+            "Time for which the oldest due job of a queue has waited; 0 if no job is due.",
+            labels=["queue"],
+        )
+        workers = GaugeMetricFamily(
+            f"{PREFIX}queue_workers",
+            "Live workers of a queue; 0 if jobs are due and no worker runs them.",
+            labels=["queue"],
+        )
+        for queue, known in sorted(queues.items()):
+            for state, number in known.jobs.items():
+                jobs.add_metric([queue, state], number)
+            waits.add_metric([queue], known.oldest_wait_s)
+            workers.add_metric([queue], known.workers)
+        yield from (jobs, waits, workers)
 
 
 class _Histogram:
@@ -139,7 +151,7 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, meaning, value=value)
 
 
-def _name(item: tuple[tuple[str, str], object]) -> str:
+def _name(item: tuple[_Key, object]) -> str:
     return item[0][0]
 
 

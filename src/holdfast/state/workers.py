@@ -73,6 +73,11 @@ class WorkerRegistry:
         return sorted(views, key=lambda view: (view.report.started_at, view.report.id))
 
 
+def queues_of(view: WorkerView) -> list[str]:
+    """The names of the worker's queues, without their weights."""
+    return [queue.partition(":")[0] for queue in view.report.queues]
+
+
 def silence_allowed_s(report: WorkerReport) -> float:
     """The time without a heartbeat after which a worker counts as lost."""
     return LOST_AFTER_BEATS * report.beat_every_s

@@ -12,12 +12,13 @@ from holdfast.app import Holdfast
 from holdfast.codec import JobMessage
 from holdfast.errors import HoldfastError, JobFailed
 from holdfast.execution.timeout import CallResult
+from holdfast.metrics import End
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Signer
-from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult, WorkerStatus
+from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import carrying, policy_of, status_of, verdict_on
+from holdfast.worker.verdict import carrying, end_of, policy_of, verdict_on
 
 _is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", default=False)
 
@@ -47,7 +48,7 @@ class Turns:
         self._retry = app.extensions.retry_policy
         self._runtime = app.workers.runtime(engine, tee=_print, on_ended=self._note)
         self._admission = Admission(signer, app.registry, engine.clock)
-        self._reporter = Reporter(app.extensions.metrics)
+        self._reporter = Reporter(app.extensions.metrics, app.registry)
         self._ended: dict[str, CallResult] = {}
 
     def take(self, queue: str) -> Turn | None:
@@ -100,12 +101,14 @@ class Turns:
         lease = self._engine.fetch(queue)
         if lease is None:
             return None
+        self._reporter.fetched(queue, 1)
         admitted = self._admission.admit([lease], self._engine.enter)
         for refusal in admitted.refusals:
             return self._settled(refusal.message, refusal.settlement)
         if not admitted.messages:
-            self._reporter.blocked([lease])
-            return Turn(WorkerResult(status=WorkerStatus.BLOCKED, job_id=lease.id, queue=lease.queue), None)
+            end = End.BLOCKED if admitted.blocked else End.LOST_LEASE
+            self._reporter.ended(end, [lease])
+            return Turn(WorkerResult(status=end.status, job_id=lease.id, queue=lease.queue), None)
         return structs.replace(lease, fence=admitted.fences.get(lease.id, 0)), admitted.messages[0]
 
     async def _run_async(self, message: JobMessage, claim: Claim | JobLease) -> ExecutionResult:
@@ -123,9 +126,9 @@ class Turns:
         settlement = carrying(settlement, message)
         is_held = self._engine.settle([settlement])[0]
         self._reporter.settled([(settlement, message)], [is_held])
-        status = status_of(settlement) if is_held else WorkerStatus.LOST_LEASE
+        end = end_of(settlement) if is_held else End.LOST_LEASE
         ended = self._ended.pop(settlement.lease.id, None)
-        return Turn(result_of(settlement, message, status), ended.raised if ended is not None else None)
+        return Turn(result_of(settlement, message, end.status), ended.raised if ended is not None else None)
 
     def _value(self, message: JobMessage, result: ExecutionResult) -> Any:
         ended = self._ended.pop(message.identifier)

@@ -97,7 +97,11 @@ class ClaimCycle:
         self._exchanger.hurry()
 
     def close(self, timeout_s: float) -> None:
+        """End the exchanger's thread. Settlements that are not answered by now are given up."""
         self._exchanger.close(timeout_s)
+        asked, self._asked = self._asked, None
+        if asked:
+            self._holdings.answered(asked, [None] * len(asked))
 
     def _wait(self) -> float:
         if self._options.burst:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.clock import Clock
+from holdfast.metrics import End
 from holdfast.values import CancelJob, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
 from holdfast.worker.admission import refused
 from holdfast.worker.backlog import Backlog
@@ -25,15 +26,14 @@ class Holdings:
     """A job is among the `flights` from its admission until its verdict, or until it is dropped without one. Jobs that
     no child has yet are also in the `backlog`.
 
-    `unsent` are the settlements that go to the engine next. `unsettled` counts the jobs that were dropped or whose
-    settlement was never answered, and `finished` how often jobs have left with a verdict.
+    `unsent` are the settlements that go to the engine next, and `finished` counts how often jobs have left with a
+    verdict.
     """
 
     def __init__(self, keeper: Keeper, copies: DeadLetterCopies, *, clock: Clock, reporter: Reporter) -> None:
         self.flights: set[Flight] = set()
         self.backlog = Backlog()
         self.unsent = PendingSettlements(copies)
-        self.unsettled = 0
         self.finished = 0
         self._keeper = keeper
         self._copies = copies
@@ -49,8 +49,8 @@ class Holdings:
     def flight_of(self, lease: JobLease) -> Flight | None:
         return next((flight for flight in self.flights if flight.lease is lease), None)
 
-    def done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
-        """Settle jobs that succeeded. Returns how many seconds each of them took, by queue."""
+    def done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[tuple[str, str], Sequence[float]]:
+        """Settle jobs that succeeded. Returns how many seconds each of them took, by queue and job."""
         self._remove(flights)
         durations = self.unsent.add_successes(flights, frames)
         for seconds in durations.values():
@@ -84,14 +84,19 @@ class Holdings:
     def blocked(self, blocked: Sequence[JobLease], lost: Sequence[JobLease]) -> None:
         """Stop renewing leases that ended because a slot was full, or that were lost."""
         self._keeper.drop([*blocked, *lost])
-        self._reporter.blocked(blocked)
-        self._reporter.lost(lost)
+        self._reporter.ended(End.BLOCKED, blocked)
+        self._reporter.ended(End.LOST_LEASE, lost)
 
     def drop(self, flight: Flight) -> None:
         """Give a job up without a verdict, because its lease may have expired. It is reaped, or already was."""
         self.flights.discard(flight)
         self._keeper.drop([flight.lease])
-        self.unsettled += 1
+        self._reporter.ended(End.UNSETTLED, [flight.lease])
+
+    def give_up(self) -> None:
+        """Give up the jobs and the settlements that are left when the worker exits."""
+        self._reporter.ended(End.UNSETTLED, [flight.lease for flight in self.flights])
+        self.answered(self.unsent, [None] * len(self.unsent))
 
     def cut_short(
         self, flight: Flight, outcome: Outcome, error: ErrorInfo | None = None, *, note: str = ""
@@ -120,7 +125,7 @@ class Holdings:
     def answered(self, sent: PendingSettlements, held: Sequence[bool | None]) -> None:
         """Report settlements, each with whether its lease still held, or None if the engine did not answer."""
         self._keeper.drop(sent.leases)
-        self.unsettled += sent.report(held, self._reporter)
+        sent.report(held, self._reporter)
 
     def _remove(self, flights: Sequence[Flight]) -> None:
         self.flights.difference_update(flights)

@@ -1,15 +1,18 @@
-"""`QueueDepth`: counts the jobs of a worker's queues by state, for its metrics."""
+"""`QueueDepth`: reads the state of a worker's queues, and of those that have jobs but no worker, for its metrics."""
 
 import logging
 import math
+import re
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from holdfast.errors import BackendError
-from holdfast.metrics.levels import JobCounts
+from holdfast.metrics.levels import QueueLevels
 from holdfast.queues.contract import Engine
-from holdfast.values import JobState
+from holdfast.state.workers import WorkerRegistry, queues_of
+from holdfast.values import PRIVATE_QUEUE_PATTERN, JobState, WorkerState
 
 log = logging.getLogger("holdfast.census")
 
@@ -32,34 +35,50 @@ class QueueDepth:
         self._is_answered = threading.Event()
         self._is_answered.set()
         self._ask_at = -math.inf
-        self._counts: JobCounts | None = None
+        self._levels: Mapping[str, QueueLevels] | None = None
         self._stands_until = -math.inf
 
-    def read(self) -> JobCounts | None:
-        """The latest count, with every state of every queue; None if there is no recent one."""
+    def read(self) -> Mapping[str, QueueLevels] | None:
+        """The latest levels, by queue; None if there are no recent ones.
+
+        They include the queues of other workers, or of none, in which jobs are due, but without the numbers of jobs.
+        """
         with self._lock:
             if self._is_answered.is_set() and self._now() >= self._ask_at:
                 self._is_answered.clear()
                 threading.Thread(target=self._ask, name="holdfast-census", daemon=True).start()
         self._is_answered.wait(self._patience_s)
-        return self._counts if self._now() < self._stands_until else None
+        return self._levels if self._now() < self._stands_until else None
 
     def _ask(self) -> None:
         asked_at = self._now()
-        counts: JobCounts | None = None
+        levels: Mapping[str, QueueLevels] | None = None
         try:
-            found = self._engine.counts(self._queues[0] if len(self._queues) == 1 else None)
-            counts = {
-                queue: {state: found.get(queue, {}).get(state, 0) for state in JobState} for queue in self._queues
-            }
+            levels = self._count()
         except Exception as problem:  # if this thread died without an answer, no other would ever be started
             is_expected = isinstance(problem, BackendError)
             level = logging.DEBUG if is_expected else logging.WARNING
             log.log(level, "could not count jobs: %s", problem, exc_info=not is_expected)
         now = self._now()
         self._ask_at = now + max(ASK_EVERY_S, (now - asked_at) / LARGEST_SHARE)
-        self._counts, self._stands_until = counts, self._ask_at + STANDS_FOR_S
+        self._levels, self._stands_until = levels, self._ask_at + STANDS_FOR_S
         self._is_answered.set()
+
+    def _count(self) -> Mapping[str, QueueLevels]:
+        counts = self._engine.counts(self._queues[0] if len(self._queues) == 1 else None)
+        waits = self._engine.oldest_waits()
+        live = [view for view in WorkerRegistry(self._engine.state).all() if view.state is WorkerState.LIVE]
+        workers = Counter(queue for view in live for queue in queues_of(view))
+        # The process of a `holdfast run` works on its private queue without being a worker.
+        others = {queue for queue in waits if not re.fullmatch(PRIVATE_QUEUE_PATTERN, queue)}
+        return {
+            queue: QueueLevels(
+                jobs={state: counts.get(queue, {}).get(state, 0) for state in JobState if queue in self._queues},
+                oldest_wait_s=waits[queue].seconds if queue in waits else 0.0,
+                workers=workers[queue],
+            )
+            for queue in {*self._queues, *others}
+        }
 
     def _now(self) -> float:
         return self._engine.clock.monotonic()

@@ -2,14 +2,15 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from holdfast.codec import JobMessage
-from holdfast.metrics import MetricsCollector, measuring
+from holdfast.metrics import End, MetricsCollector, labelling
+from holdfast.metrics.counters import FAILED, FETCHED, REAPED
 from holdfast.units import counted, format_duration
-from holdfast.values import Abandon, DeadReason, JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
-from holdfast.worker.verdict import has_run, status_of
+from holdfast.values import JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
+from holdfast.worker.verdict import end_of, has_run
 
 log = logging.getLogger("holdfast.worker")
 
@@ -17,30 +18,39 @@ EXECUTOR_DIED: Final = "holdfast.ExecutorDied"
 # Marks the log records of outcomes, which a program that prints each outcome itself can leave out.
 OUTCOME: Final = {"is_outcome": True}
 
-# The counters of each status; a rejected signature has one more.
-_COUNTED: Final = {
-    WorkerStatus.ACKED: ("jobs_succeeded",),
-    WorkerStatus.REQUEUED: ("jobs_failed", "jobs_requeued"),
-    WorkerStatus.DEAD_LETTERED: ("jobs_failed", "jobs_failed_permanently"),
-    WorkerStatus.RELEASED: ("jobs_released",),
-    WorkerStatus.SKIPPED_IDEMPOTENT: ("jobs_skipped_idempotent",),
-    WorkerStatus.BLOCKED: ("jobs_blocked",),
-    WorkerStatus.LOST_LEASE: ("jobs_lost_lease",),
-}
+# How many jobs have their own label in the metrics. All others share one, because each label costs memory here and in
+# the database of the metrics.
+MOST_LABELS: Final = 100
+OTHER: Final = "other"
+
+_Ends: TypeAlias = Counter[tuple[End, str, str | None]]
+_Counts: TypeAlias = Counter[tuple[str, str, str | None]]
 
 
 class Reporter:
-    """One per worker. It is called with whole batches: counting jobs one by one would cost more than the jobs."""
+    """One per worker. It is called with whole batches: counting jobs one by one would cost more than the jobs.
+
+    `handlers` contains the keys of the registered handlers. No other job has a label in the metrics.
+    """
 
     def __init__(
-        self, metrics: MetricsCollector, *, listener: Callable[[Sequence[WorkerResult]], None] | None = None
+        self,
+        metrics: MetricsCollector,
+        handlers: Container[str],
+        *,
+        listener: Callable[[Sequence[WorkerResult]], None] | None = None,
     ) -> None:
-        self._metrics = measuring(metrics)
+        self._metrics = labelling(metrics)
+        self._handlers = handlers
+        self._labels: dict[str, str] = {}
         self._listener = listener
         # The number of settlements by status. A job that is retried here is settled more than once.
         self.tally: Counter[WorkerStatus] = Counter()
         # The number of settled attempts that ran, for `max_jobs`.
         self.jobs_done = 0
+        # The numbers of claimed jobs, and of those that were given up without a settlement.
+        self.claimed = 0
+        self.unsettled = 0
         # The number of jobs whose first attempt failed here and that were requeued for a retry. Later failures of the
         # same job are not counted, so the numbers of several workers can be added up. A job is counted even if it is
         # done or dead by now: successes are reported without ids, and the retry may run in another worker.
@@ -64,32 +74,28 @@ class Reporter:
     ) -> None:
         """Report settlements, each with the job's message; `answers` are whether each lease still held.
 
-        A settlement that the engine did not answer (None) is not reported.
+        A settlement that the engine did not answer (None) is only counted.
         """
-        ends: Counter[tuple[WorkerStatus, str]] = Counter()
-        counts: Counter[tuple[str, str]] = Counter()
-        durations: dict[str, list[float]] = {}
+        ends: _Ends = Counter()
+        durations: dict[tuple[str, str | None], list[float]] = {}
         results: list[WorkerResult] = []
         for (settlement, message), held in zip(settlements, answers, strict=True):
+            queue, job = settlement.lease.queue, None if message is None else self._label(message.job)
             if held is None:
+                ends[End.UNSETTLED, queue, job] += 1
                 continue
-            queue = settlement.lease.queue
-            status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
-            ends[status, queue] += 1
+            end = end_of(settlement) if held else End.LOST_LEASE
+            ends[end, queue, job] += 1
             self.jobs_done += has_run(settlement)
-            if status is WorkerStatus.REQUEUED and settlement.lease.attempts == 0:
+            if end is End.REQUEUED and settlement.lease.attempts == 0:
                 self.jobs_to_retry += 1
             if settlement.record is not None:
-                durations.setdefault(queue, []).append(settlement.record.duration_s)
-            if status is not WorkerStatus.ACKED or self.reports_each:
-                result = result_of(settlement, message, status)
+                durations.setdefault((queue, job), []).append(settlement.record.duration_s)
+            if end is not End.SUCCEEDED or self.reports_each:
+                result = result_of(settlement, message, end.status)
                 results.append(result)
                 _log_result(result, settlement.lease)
-            if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
-                counts["jobs_rejected_signature", queue] += 1
-        for (status, queue), number in ends.items():
-            self._add(status, queue, number, counts)
-        self._count(counts, durations)
+        self._count(self._counted(ends), [(*place, seconds) for place, seconds in durations.items()])
         self._pass_on(results)
 
     def circuit_open(self, queue: str) -> None:
@@ -103,47 +109,55 @@ class Reporter:
             except Exception:  # the listener is the application's code; jobs must not suffer from it
                 log.exception("the result listener failed for %s", counted(len(results), "result"))
 
-    def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
-        """Count jobs that were acknowledged, given how many seconds each of them took, by queue."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for queue, seconds in durations.items():
+    def succeeded(self, durations: Mapping[tuple[str, str], Sequence[float]]) -> None:
+        """Count jobs that were acknowledged, given how many seconds each of them took, by queue and job."""
+        labelled = [(queue, self._label(name), seconds) for (queue, name), seconds in durations.items()]
+        ends: _Ends = Counter()
+        for queue, job, seconds in labelled:
+            ends[End.SUCCEEDED, queue, job] += len(seconds)
             self.jobs_done += len(seconds)
-            self._add(WorkerStatus.ACKED, queue, len(seconds), counts)
-        self._count(counts, durations)
+        self._count(self._counted(ends), labelled)
 
-    def _add(self, status: WorkerStatus, queue: str, number: int, counts: Counter[tuple[str, str]]) -> None:
-        self.tally[status] += number
-        for name in _COUNTED.get(status, ()):
-            counts[name, queue] += number
-
-    def blocked(self, leases: Sequence[JobLease]) -> None:
-        """Count jobs that were blocked after the claim because a slot was full."""
-        self._ended(WorkerStatus.BLOCKED, leases)
-
-    def lost(self, leases: Sequence[JobLease]) -> None:
-        """Count jobs whose lease was lost before they could run."""
-        self._ended(WorkerStatus.LOST_LEASE, leases)
-
-    def _ended(self, status: WorkerStatus, leases: Sequence[JobLease]) -> None:
-        counts: Counter[tuple[str, str]] = Counter()
-        for queue, number in Counter(lease.queue for lease in leases).items():
-            self._add(status, queue, number, counts)
-        self._count(counts, {})
+    def ended(self, end: End, leases: Sequence[JobLease]) -> None:
+        """Count jobs that ended like this without a settlement."""
+        self._count(self._counted(Counter((end, lease.queue, None) for lease in leases)))
 
     def fetched(self, queue: str, number: int) -> None:
         """Count claimed jobs."""
-        self._count(Counter({("jobs_fetched", queue): number}), {})
+        self.claimed += number
+        self._count(Counter({(FETCHED, queue, None): number}))
 
     def reaped(self, number: int) -> None:
         """Count reaped jobs."""
-        self._count(Counter({("jobs_reaped", "*"): number}), {})
+        self._count(Counter({(REAPED, "*", None): number}))
 
-    def _count(self, counts: Counter[tuple[str, str]], durations: Mapping[str, Sequence[float]]) -> None:
+    def _counted(self, ends: _Ends) -> _Counts:
+        """Add these ends to the tally, and return their counters."""
+        counts: _Counts = Counter()
+        for (end, queue, job), number in ends.items():
+            if end in (End.REQUEUED, End.FAILED_PERMANENTLY):
+                counts[FAILED, queue, job] += number
+            counts[end.value, queue, job] = number
+            if end is End.UNSETTLED:
+                self.unsettled += number
+            else:
+                self.tally[end.status] += number
+        return counts
+
+    def _label(self, job: str) -> str | None:
+        """The label of a job in the metrics; None if it has no handler here."""
+        if job not in self._labels:
+            if job not in self._handlers:
+                return None
+            self._labels[job] = job if len(self._labels) < MOST_LABELS else OTHER
+        return self._labels[job]
+
+    def _count(self, counts: _Counts, durations: Iterable[tuple[str, str | None, Sequence[float]]] = ()) -> None:
         try:
-            for (name, queue), number in counts.items():
-                self._metrics.count(name, number, queue=queue)
-            for queue, seconds in durations.items():
-                self._metrics.observe("job_duration_seconds", seconds, queue=queue)
+            for (name, queue, job), number in counts.items():
+                self._metrics.count(name, number, queue=queue, job=job)
+            for queue, job, seconds in durations:
+                self._metrics.observe("job_duration_seconds", seconds, queue=queue, job=job)
         except Exception:  # the collector may be the application's code; jobs must not suffer from it
             log.exception("the metrics collector failed")
 

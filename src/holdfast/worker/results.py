@@ -33,7 +33,7 @@ class ResultHandler(PoolListener):
         self._pass_progress_on = on_progress
 
     def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
-        for queue, durations in self._holdings.done(flights, frames).items():
+        for (queue, _), durations in self._holdings.done(flights, frames).items():
             self._pace.took(queue, durations)
 
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:

@@ -6,12 +6,12 @@ The command line, Django and programs that embed a worker all start it here; the
 import gc
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from holdfast.metrics import MetricsCollector
-from holdfast.metrics.levels import JobCounts, WorkerLevels
+from holdfast.metrics.levels import QueueLevels, WorkerLevels
 from holdfast.queues.contract import Engine
 from holdfast.units import counted, format_duration
 from holdfast.values import StopOrder
@@ -64,7 +64,7 @@ class Service:
 
     def _document(self) -> Callable[[], tuple[bytes, str]] | None:
         """The function that renders `/metrics`, if the collector has one. Our collector adds the worker's gauges."""
-        follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
+        follow: Callable[[Callable[[], WorkerLevels], Callable[[], Mapping[str, QueueLevels] | None]], None] | None
         follow = getattr(self._metrics, "follow", None)
         if follow is not None:
             follow(self.supervisor.levels, QueueDepth(self._engine, self.supervisor.options.queues).read)

@@ -19,7 +19,8 @@ class PendingSettlements:
         self._copies = copies
         self._successes: list[Settlement] = []
         self._done: list[JobMessage] = []
-        self._durations: dict[str, list[float]] = {}
+        # By queue and job.
+        self._durations: dict[tuple[str, str], list[float]] = {}
         self._others: list[Settlement] = []
         self._ended: list[JobMessage | None] = []
 
@@ -38,21 +39,23 @@ class PendingSettlements:
         self._others.append(carrying(self._copies.carried_by(settlement, message), message))
         self._ended.append(message)
 
-    def add_successes(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
-        """Acknowledge these jobs. Returns how many seconds each of them took, by queue."""
-        durations: dict[str, list[float]] = {}
+    def add_successes(
+        self, flights: Sequence[Flight], frames: Sequence[Done]
+    ) -> Mapping[tuple[str, str], Sequence[float]]:
+        """Acknowledge these jobs. Returns how many seconds each of them took, by queue and job."""
+        durations: dict[tuple[str, str], list[float]] = {}
         for flight, frame in zip(flights, frames, strict=True):
-            lease, started_us, ended_us = flight.lease, frame.started_us, frame.ended_us
+            lease, message, started_us, ended_us = flight.lease, flight.message, frame.started_us, frame.ended_us
             record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
-            self._successes.append(carrying(succeeded(lease, record), flight.message))
-            self._done.append(flight.message)
-            durations.setdefault(lease.queue, []).append((ended_us - started_us) / MICROSECONDS)
-        for queue, seconds in durations.items():
-            self._durations.setdefault(queue, []).extend(seconds)
+            self._successes.append(carrying(succeeded(lease, record), message))
+            self._done.append(message)
+            durations.setdefault((lease.queue, message.job), []).append((ended_us - started_us) / MICROSECONDS)
+        for place, seconds in durations.items():
+            self._durations.setdefault(place, []).extend(seconds)
         return durations
 
-    def report(self, held: Sequence[bool | None], reporter: Reporter) -> int:
-        """Report the answers. Returns the number of settlements without one."""
+    def report(self, held: Sequence[bool | None], reporter: Reporter) -> None:
+        """Report the answers, each of which is None if the engine did not answer."""
         first = len(self._successes)
         if all(held[:first]) and not reporter.reports_each:
             reporter.succeeded(self._durations)
@@ -60,4 +63,3 @@ class PendingSettlements:
             reporter.settled(list(zip(self._successes, self._done, strict=True)), held[:first])
         if self._others:
             reporter.settled(list(zip(self._others, self._ended, strict=True)), held[first:])
-        return sum(answer is None for answer in held)

@@ -20,6 +20,7 @@ from holdfast.clock import from_us
 from holdfast.errors import HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
+from holdfast.metrics import End
 from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
 from holdfast.state.breakers import Breakers, Rule
@@ -93,7 +94,7 @@ class Supervisor:
             on_open=lambda queue: self._mailbox.post(lambda: reporter.circuit_open(queue)),
         )
         self.backoff.subscribe(lambda problem: self._circuits.answered() if problem is None else None)
-        self.claimed = 0
+        self._unadmitted: Sequence[JobLease] = ()
         self.turned_at = time.monotonic()
         self._engine = engine
         self._registry = registry
@@ -194,7 +195,7 @@ class Supervisor:
     @property
     def unsettled(self) -> int:
         """The number of jobs that were dropped or whose settlement the engine never answered."""
-        return self._holdings.unsettled
+        return self.reporter.unsettled
 
     @property
     def undelivered(self) -> int:
@@ -351,21 +352,24 @@ class Supervisor:
         self._keeper.close(FLUSH_S)
         self._claim_cycle.close(FLUSH_S)
         self._caretaker.close(FLUSH_S)
-        self._holdings.unsettled += len(self._holdings.flights) + self.undelivered
+        self._holdings.give_up()
+        self.reporter.ended(End.UNSETTLED, self._unadmitted)
         if self._takeover is not None:
             self._takeover.join(FLUSH_S)
         if self._session_file is not None:
-            self._session_file.close(is_finished=not self._holdings.unsettled)
+            self._session_file.close(is_finished=not self.unsettled)
         self._selector.close()
         self._mailbox.close()
 
     def _hold(self, leases: Sequence[JobLease]) -> None:
         """Start to renew these leases. The exchanger calls it on its thread, before the jobs are admitted."""
+        self._unadmitted = leases
         self._keeper.hold(leases)
         self.reporter.fetched(leases[0].queue, len(leases))
 
     def _take(self, answer: EngineAnswer) -> None:
         """Process an answer of the engine: claimed jobs, answered settlements, an unexpected error."""
+        self._unadmitted = ()
         if answer.admitted:
             self._take_in(answer.admitted)
         self._claim_cycle.answered(answer)
@@ -376,7 +380,6 @@ class Supervisor:
 
     def _take_in(self, admitted: Admitted) -> None:
         """Add the admitted jobs to the backlog; the refusals are settled with the next request."""
-        self.claimed += len(admitted)
         for refusal in admitted.refusals:
             self._holdings.unsent.add(refusal.settlement, refusal.message)
         if admitted.blocked or admitted.lost:

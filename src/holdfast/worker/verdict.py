@@ -2,13 +2,14 @@
 
 import logging
 import math
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
+from holdfast.metrics import End
 from holdfast.state.ownership import done_marks, first_run, is_owned, slot_names_of
 from holdfast.values import (
     Abandon,
@@ -24,10 +25,17 @@ from holdfast.values import (
     Outcome,
     Release,
     Settlement,
-    WorkerStatus,
 )
 
 log = logging.getLogger("holdfast.worker")
+
+_RELEASES: Final = {Outcome.SNOOZED: End.SNOOZED, Outcome.POSTPONED: End.POSTPONED}
+_REJECTIONS: Final = {
+    DeadReason.BAD_SIGNATURE: End.REJECTED_SIGNATURE,
+    DeadReason.UNDECODABLE: End.REJECTED_UNDECODABLE,
+    DeadReason.WRONG_QUEUE: End.REJECTED_WRONG_QUEUE,
+    DeadReason.HANDLER_FORBIDDEN: End.REJECTED_HANDLER_FORBIDDEN,
+}
 
 
 def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, retry: RetryPolicy) -> Settlement:
@@ -133,19 +141,19 @@ def has_run(settlement: Settlement) -> bool:
             return True
 
 
-def status_of(settlement: Settlement) -> WorkerStatus:
-    """The worker's status for a settlement that was applied."""
+def end_of(settlement: Settlement) -> End:
+    """How a delivery ended whose settlement was applied."""
     match settlement:
         case Ack(record=record):
             is_skipped = record is not None and record.outcome is Outcome.SKIPPED
-            return WorkerStatus.SKIPPED_IDEMPOTENT if is_skipped else WorkerStatus.ACKED
+            return End.SKIPPED_IDEMPOTENT if is_skipped else End.SUCCEEDED
         case Nack():
-            return WorkerStatus.REQUEUED
-        case Release():
-            return WorkerStatus.RELEASED
+            return End.REQUEUED
+        case Release(record=record):
+            return End.RELEASED if record is None else _RELEASES.get(record.outcome, End.RELEASED)
         case Abandon(reason=reason):
-            return WorkerStatus.DEAD_LETTERED if reason.follows_a_run else WorkerStatus.REJECTED
-        case CancelJob():
-            return WorkerStatus.CANCELLED
+            return _REJECTIONS.get(reason, End.FAILED_PERMANENTLY)
+        case CancelJob(expired=is_expired):
+            return End.EXPIRED if is_expired else End.CANCELLED
         case _:
             assert_never(settlement)

@@ -13,7 +13,7 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
-from holdfast.metrics import MetricsCollector
+from holdfast.metrics import End, MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
 from holdfast.state.breakers import Breakers, Rule
@@ -24,7 +24,7 @@ from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import carrying, policy_of, released, status_of, verdict_on
+from holdfast.worker.verdict import carrying, end_of, policy_of, released, verdict_on
 
 log = logging.getLogger("holdfast.worker")
 
@@ -49,7 +49,7 @@ class QueueWorker:
         self.backend = backend
         self.copies = copies
         self.clock = clock
-        self.reporter = Reporter(metrics)
+        self.reporter = Reporter(metrics, runtime.registry)
         self.backoff = EngineBackoff(clock)
         self.circuits = QueueCircuits(Breakers(backend.state), clock, breaker)
         self.backoff.subscribe(lambda problem: self.circuits.answered() if problem is None else None)
@@ -114,9 +114,12 @@ class QueueWorker:
         except KeyboardInterrupt:
             self._settle(None, released(lease, self.clock.now_us()))
             raise
-        if isinstance(settlement, WorkerStatus):
-            (self.reporter.blocked if settlement is WorkerStatus.BLOCKED else self.reporter.lost)([lease])
-            return WorkerResult(status=settlement, job_id=lease.id, queue=lease.queue)
+        except BaseException:
+            self.reporter.ended(End.UNSETTLED, [lease])
+            raise
+        if isinstance(settlement, End):
+            self.reporter.ended(settlement, [lease])
+            return WorkerResult(status=settlement.status, job_id=lease.id, queue=lease.queue)
         return self._settle(message, settlement)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
@@ -138,15 +141,15 @@ class QueueWorker:
     def _lost(self, lease: JobLease) -> None:
         log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
-    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | WorkerStatus]:
-        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or the
-        status `BLOCKED` or `LOST_LEASE` if its lease has already ended.
+    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | End]:
+        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or how the
+        delivery ended if its lease has already ended.
         """
         admitted = self._admission.admit([lease], self._enter)
         for refusal in admitted.refusals:
             return refusal.message, refusal.settlement
         if not admitted.messages:
-            return None, WorkerStatus.BLOCKED if admitted.blocked else WorkerStatus.LOST_LEASE
+            return None, End.BLOCKED if admitted.blocked else End.LOST_LEASE
         (message,) = admitted.messages
         self.running = lease
         try:
@@ -159,12 +162,19 @@ class QueueWorker:
 
     def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
         settlement = carrying(self.copies.carried_by(settlement, message), message)
-        held = self._settle_until_answered(settlement)
-        self.reporter.settled([(settlement, message)], [held])
-        return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)
+        held: bool | None = None
+        try:
+            held = self._settle_until_answered(settlement)
+        finally:
+            self.reporter.settled([(settlement, message)], [held])
+        end = End.UNSETTLED if held is None else end_of(settlement) if held else End.LOST_LEASE
+        return result_of(settlement, message, end.status)
 
-    def _settle_until_answered(self, settlement: Settlement) -> bool:
-        """Repeat a settlement until the engine answers. One that was already applied is answered with True."""
+    def _settle_until_answered(self, settlement: Settlement) -> bool | None:
+        """Repeat a settlement until the engine answers. One that was already applied is answered with True.
+
+        Returns None if it cannot be stored.
+        """
         give_up_at = self.clock.monotonic() + settlement.lease.ttl_s
         while True:
             try:
@@ -176,7 +186,7 @@ class QueueWorker:
             except BackendError:
                 # Only this record cannot be written: its lease expires, and the job is reaped.
                 log.exception("job %s could not be settled; it runs again when its lease expires", settlement.lease.id)
-                return False
+                return None
             else:
                 self.backoff.answered()
                 return held

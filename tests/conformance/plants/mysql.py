@@ -323,6 +323,15 @@ BUGS: dict[str, Bug] = {
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_one_state", (inspector.COUNT, f"state = 0 AND since > {CLOCK}", "0")
     ),
+    "wait of the most urgent job only": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "lane <= 9", "lane <= 6")
+    ),
+    "leased jobs wait": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "lane <= 9", "lane <= 10")
+    ),
+    "wait of the latest job": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "MIN(since)", "MAX(since)")
+    ),
     "next due job of another queue": bug(
         "test_a_wait_ends_when_a_job_is_due", (NEXT_DUE, "mark IN %(marks)s", "mark NOT IN %(marks)s")
     ),

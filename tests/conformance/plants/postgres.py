@@ -316,6 +316,13 @@ BUGS: dict[str, Bug] = {
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_one_state", (inspector.COUNT, f"state = 0 AND due_at > {NOW}", "false")
     ),
+    "wait of the first priority only": bug(
+        "test_the_longest_wait_of_each_queue_is_known",
+        (inspector.OLDEST_DUE, "(j.queue, j.priority) > (oldest.queue, oldest.priority)", "false"),
+    ),
+    "leased jobs wait": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "state <= 1", "state <= 2")
+    ),
     "next due job of another queue": bug(
         "test_a_wait_ends_when_a_job_is_due", (NEXT_DUE, "o.queue = asked.queue", "o.queue <> asked.queue")
     ),

@@ -43,6 +43,7 @@ FORGETTING = part("forgetting")
 LEASES = part("leases")
 LIST_SLOTS = part("list_slots")
 LOOK = part("look")
+OLDEST_DUE = part("oldest_due")
 PROMOTE = part("promote")
 READ = part("read")
 REAP = part("reap")
@@ -372,6 +373,12 @@ BUGS: dict[str, Bug] = {
         "test_every_job_is_counted_in_one_state",
         (COUNTS, "call('ZCOUNT', ready, '-inf', now)", "call('ZCARD', ready)"),
         (COUNTS, "scheduled + call('ZCOUNT', ready, after, '+inf')", "scheduled"),
+    ),
+    "wait of the most urgent job only": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (OLDEST_DUE, "priority = 0, 9", "priority = 9, 9")
+    ),
+    "wait of the latest job": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (OLDEST_DUE, "0, 0, 'WITHSCORES'", "-1, -1, 'WITHSCORES'")
     ),
     "wait looks at one queue": bug(
         "test_a_job_in_any_of_the_queues_ends_the_wait", (LOOK, "ipairs(ARGV)", "ipairs({ ARGV[1] })")

@@ -461,6 +461,15 @@ BUGS: dict[str, Bug] = {
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
     ),
+    "wait of the most urgent job only": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "(0), (1), (2), ", "")
+    ),
+    "wait of one queue only": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "queue > waiting.queue", "0")
+    ),
+    "leased jobs wait": bug(
+        "test_the_longest_wait_of_each_queue_is_known", (inspector.OLDEST_DUE, "state <= 1", "state <= 2")
+    ),
 }
 
 

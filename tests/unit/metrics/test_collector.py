@@ -1,8 +1,10 @@
 """Counters and measurements: by name and queue, from many threads, and nothing is lost."""
 
 import threading
+from collections.abc import Sequence
 
-from holdfast.metrics import InMemoryMetrics, MeasuringCollector, MetricsCollector, measuring
+from holdfast.metrics import End, InMemoryMetrics, MeasuringCollector, MetricsCollector, labelling
+from holdfast.values import WorkerStatus
 
 
 class Tally:
@@ -49,18 +51,62 @@ def test_measurements_add_up_by_name_and_queue() -> None:
     assert metrics.observed("job_duration_seconds", "slow") == (1, 8.0)
 
 
-def test_a_collector_that_only_counts_is_spared_the_measurements() -> None:
+def test_counts_and_measurements_add_up_by_job() -> None:
+    metrics = InMemoryMetrics()
+    metrics.count("jobs_succeeded", 2, queue="mail", job="send")
+    metrics.count("jobs_succeeded", 3, queue="mail", job="resize")
+    metrics.count("jobs_succeeded", 4, queue="mail")
+    assert (metrics.total("jobs_succeeded"), metrics.total("jobs_succeeded", job="send")) == (9, 2)
+    assert metrics.total("jobs_succeeded", "slow", "send") == 0
+    metrics.observe("job_duration_seconds", [1.0, 2.0], queue="mail", job="send")
+    metrics.observe("job_duration_seconds", [4.0], queue="mail", job="resize")
+    assert metrics.observed("job_duration_seconds", "mail") == (3, 7.0)
+    assert metrics.observed("job_duration_seconds", "mail", "send") == (2, 3.0)
+
+
+def test_a_collector_that_only_counts_is_spared_the_measurements_and_the_names_of_jobs() -> None:
     tally = Tally()
-    collector = measuring(tally)
+    collector = labelling(tally)
     collector.count("jobs_fetched", 2, queue="mail")
-    collector.observe("job_duration_seconds", [1.0], queue="mail")
-    assert tally.counted == [("jobs_fetched", 2, "mail")]
+    collector.count("jobs_succeeded", queue="mail", job="send")
+    collector.observe("job_duration_seconds", [1.0], queue="mail", job="send")
+    assert tally.counted == [("jobs_fetched", 2, "mail"), ("jobs_succeeded", 1, "mail")]
 
 
-def test_a_collector_that_measures_is_asked_directly() -> None:
+def test_a_collector_that_measures_is_spared_the_names_of_jobs_if_it_does_not_take_them() -> None:
+    class Measuring(Tally):
+        def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
+            self.counted.append((name, len(values), queue))
+
+    measuring = Measuring()
+    assert isinstance(measuring, MeasuringCollector)
+    labelling(measuring).observe("job_duration_seconds", [1.0, 2.0], queue="mail", job="send")
+    assert measuring.counted == [("job_duration_seconds", 2, "mail")]
+
+
+def test_a_collector_receives_the_names_of_jobs_if_it_takes_them() -> None:
     metrics = InMemoryMetrics()
     assert isinstance(metrics, MeasuringCollector)
-    assert measuring(metrics) is metrics
+    labelling(metrics).count("jobs_succeeded", 2, queue="mail", job="send")
+    labelling(metrics).observe("job_duration_seconds", [1.0], queue="mail", job="send")
+    assert metrics.total("jobs_succeeded", job="send") == 2
+    assert metrics.observed("job_duration_seconds", "mail", "send") == (1, 1.0)
+
+
+def test_a_collector_that_takes_anything_receives_everything() -> None:
+    seen: list[dict[str, object]] = []
+
+    class Anything:
+        def count(self, name: str, value: int = 1, **labels: str) -> None:
+            seen.append({"name": name, **labels})
+
+    labelling(Anything()).count("jobs_succeeded", queue="mail", job="send")
+    assert seen == [{"name": "jobs_succeeded", "queue": "mail", "job": "send"}]
+
+
+def test_every_end_has_its_own_counter_and_a_status() -> None:
+    assert len({end.value for end in End}) == len({end.meaning for end in End}) == len(End)
+    assert all(end.value.startswith("jobs_") and isinstance(end.status, WorkerStatus) for end in End)
 
 
 def test_counting_from_many_threads_loses_nothing() -> None:

@@ -11,8 +11,8 @@ from prometheus_client import Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import ConfigError
-from holdfast.metrics import MeasuringCollector, measuring
-from holdfast.metrics.levels import JobCounts, WorkerLevels
+from holdfast.metrics import MeasuringCollector
+from holdfast.metrics.levels import QueueLevels, WorkerLevels
 from holdfast.metrics.prometheus import BUCKETS_S, PrometheusMetrics
 from holdfast.values import JobState
 
@@ -27,7 +27,8 @@ def scraped(metrics: PrometheusMetrics) -> dict[Sample, float]:
     samples: dict[Sample, float] = {}
     for family in text_string_to_metric_families(document.decode()):
         for sample in family.samples:
-            key = (sample.name, tuple(sorted(sample.labels.items())))
+            # As Prometheus does it: an empty label is a missing one.
+            key = (sample.name, tuple(sorted((name, value) for name, value in sample.labels.items() if value)))
             assert key not in samples
             samples[key] = sample.value
     return samples
@@ -41,7 +42,20 @@ def test_nothing_is_shown_before_anything_happened() -> None:
     assert scraped(PrometheusMetrics()) == {}
 
 
-def test_counters_are_shown_by_queue_and_nothing_else() -> None:
+def test_counters_and_durations_are_shown_by_job() -> None:
+    metrics = PrometheusMetrics()
+    metrics.count("jobs_succeeded", queue="mail", job="send")
+    metrics.count("jobs_succeeded", 2, queue="mail", job="resize")
+    metrics.count("jobs_succeeded", 4, queue="mail")
+    metrics.observe("job_duration_seconds", [1.0], queue="mail", job="send")
+    samples = scraped(metrics)
+    assert samples[of("holdfast_jobs_succeeded_total", queue="mail", job="send")] == 1
+    assert samples[of("holdfast_jobs_succeeded_total", queue="mail", job="resize")] == 2
+    assert samples[of("holdfast_jobs_succeeded_total", queue="mail")] == 4
+    assert samples[of("holdfast_job_duration_seconds_count", queue="mail", job="send")] == 1
+
+
+def test_counters_without_a_job_are_shown_by_queue_and_nothing_else() -> None:
     metrics = PrometheusMetrics()
     metrics.count("jobs_fetched", queue="mail")
     metrics.count("jobs_fetched", 4, queue="mail")
@@ -104,12 +118,25 @@ LEVELS = WorkerLevels(running=3, slots=8, processes_ready=2, verdicts_undelivere
 def test_how_a_worker_stands_is_asked_for_at_each_reading() -> None:
     metrics = PrometheusMetrics()
     levels = [LEVELS, msgspec.structs.replace(LEVELS, running=4)]
-    counts: list[JobCounts | None] = [{"mail": {JobState.PENDING: 7, JobState.DEAD: 0}, "b": {JobState.DEAD: 1}}, None]
-    metrics.follow(lambda: levels.pop(0), lambda: counts.pop(0))
+    queues: list[dict[str, QueueLevels] | None] = [
+        {
+            "mail": QueueLevels(jobs={JobState.PENDING: 7, JobState.DEAD: 0}, oldest_wait_s=1.5, workers=2),
+            "b": QueueLevels(jobs={JobState.DEAD: 1}, workers=1),
+            "forgotten": QueueLevels(oldest_wait_s=60.0),
+        },
+        None,
+    ]
+    metrics.follow(lambda: levels.pop(0), lambda: queues.pop(0))
     assert scraped(metrics) == {
         of("holdfast_jobs", queue="mail", state="pending"): 7,
         of("holdfast_jobs", queue="mail", state="dead"): 0,
         of("holdfast_jobs", queue="b", state="dead"): 1,
+        of("holdfast_queue_oldest_wait_seconds", queue="mail"): 1.5,
+        of("holdfast_queue_oldest_wait_seconds", queue="b"): 0,
+        of("holdfast_queue_oldest_wait_seconds", queue="forgotten"): 60,
+        of("holdfast_queue_workers", queue="mail"): 2,
+        of("holdfast_queue_workers", queue="b"): 1,
+        of("holdfast_queue_workers", queue="forgotten"): 0,
         of("holdfast_worker_jobs_running"): 3,
         of("holdfast_worker_slots"): 8,
         of("holdfast_worker_processes_ready"): 2,
@@ -123,7 +150,7 @@ def test_how_a_worker_stands_is_asked_for_at_each_reading() -> None:
 
 def test_every_gauge_of_a_worker_has_its_type_and_is_told_by_the_page() -> None:
     metrics = PrometheusMetrics()
-    metrics.follow(lambda: LEVELS, lambda: {"mail": {JobState.PENDING: 7}})
+    metrics.follow(lambda: LEVELS, lambda: {"mail": QueueLevels(jobs={JobState.PENDING: 7})})
     families = list(text_string_to_metric_families(metrics.render()[0].decode()))
     page = (ROOT / "docs" / "cli.md").read_text()
     for family in families:
@@ -131,7 +158,7 @@ def test_every_gauge_of_a_worker_has_its_type_and_is_told_by_the_page() -> None:
         labels = ", ".join(family.samples[0].labels)
         name = f"{family.name}{{{labels}}}" if labels else family.name
         assert f"| `{name}` | {family.documentation}" in page
-    assert len(families) == page.count("\n| `holdfast_")
+    assert len(families) == sum(line.startswith("| `holdfast_") and "_total" not in line for line in page.splitlines())
 
 
 def test_an_application_may_add_its_own_metrics() -> None:
@@ -150,7 +177,7 @@ def test_two_collectors_share_nothing() -> None:
 def test_it_takes_counters_and_measurements() -> None:
     metrics = PrometheusMetrics()
     collector: MeasuringCollector = metrics
-    assert measuring(collector) is metrics
+    collector.observe("job_duration_seconds", [1.0], queue="mail")
 
 
 def test_working_while_being_scraped_loses_nothing() -> None:

@@ -11,10 +11,11 @@ from holdfast.cli.backend_info import schema_in_words, schema_state
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.words import age
-from holdfast.cli.worker.choosing import queues_of, served_queues
+from holdfast.cli.worker.choosing import served_queues
 from holdfast.errors import HandlerError
 from holdfast.queues.contract import Engine, EngineInfo
 from holdfast.spelling import closest, did_you_mean
+from holdfast.state.workers import queues_of
 from holdfast.units import counted, format_duration
 from holdfast.values import FINAL_STATES, JobFilter, JobState, QueuePause, WorkerState, WorkerView
 

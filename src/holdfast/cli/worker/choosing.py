@@ -10,6 +10,7 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.output import note
 from holdfast.cli.selecting import confirm
 from holdfast.plaintext import plain
+from holdfast.state.workers import queues_of
 from holdfast.units import counted
 from holdfast.values import WorkerState, WorkerView
 
@@ -82,11 +83,6 @@ def _candidates(workers: Sequence[WorkerView], known: Sequence[WorkerView]) -> s
         plain(f"  {short_id(view, known)}  {view.state}, pid {view.report.pid} on {view.report.host}")
         for view in workers
     )
-
-
-def queues_of(view: WorkerView) -> list[str]:
-    """The names of the worker's queues, without their weights."""
-    return [queue.partition(":")[0] for queue in view.report.queues]
 
 
 def served_queues(workers: Sequence[WorkerView]) -> set[str]:

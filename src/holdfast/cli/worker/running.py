@@ -180,7 +180,7 @@ def _farewell(supervisor: Supervisor) -> str:
 
     A job that needed a retry may also be counted as done or failed for good, so retries are listed separately.
     """
-    tally, to_retry = supervisor.reporter.tally, supervisor.reporter.jobs_to_retry
+    reporter, tally, to_retry = supervisor.reporter, supervisor.reporter.tally, supervisor.reporter.jobs_to_retry
     parts = {
         "done": tally[WorkerStatus.ACKED],
         "failed for good": tally[WorkerStatus.DEAD_LETTERED] + tally[WorkerStatus.REJECTED],
@@ -195,10 +195,10 @@ def _farewell(supervisor: Supervisor) -> str:
             ("job was", "its lease expires") if supervisor.unsettled == 1 else ("jobs were", "their leases expire")
         )
         shown.append(f"{supervisor.unsettled:,} {jobs} not settled and will run again when {lease}")
-    elif tally.total() == supervisor.claimed:
+    elif tally.total() == reporter.claimed:
         shown.append("nothing lost")
     else:
-        shown.append(f"{supervisor.claimed - tally.total():,} unaccounted for: please report this")
+        shown.append(f"{reporter.claimed - tally.total():,} unaccounted for: please report this")
     retried = f"; {counted(to_retry, 'job')} needed a retry" if to_retry else ""
     return " · ".join(["stopped", *shown]) + retried
 

@@ -38,6 +38,7 @@ from holdfast.values import (
     Page,
     Progress,
     QueuePause,
+    QueueWait,
     Release,
     ReplayAnswer,
     Settlement,
@@ -248,6 +249,9 @@ class Engine:
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         return self.records.counts(queue)
+
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        return self.records.oldest_waits()
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         return self.records.find(where, limit=limit, after=after)

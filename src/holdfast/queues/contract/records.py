@@ -24,6 +24,7 @@ from holdfast.values import (
     JobView,
     LiveOutput,
     Page,
+    QueueWait,
     ReplayAnswer,
     SlotView,
     traits_of,
@@ -72,6 +73,10 @@ class Records(ABC):
     @abstractmethod
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         """The number of jobs in each state, by queue; states without jobs are left out."""
+
+    @abstractmethod
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        """How long the oldest due job of each queue has waited. Queues in which no job is due are left out."""
 
     @abstractmethod
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:

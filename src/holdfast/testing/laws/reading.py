@@ -8,7 +8,9 @@ from holdfast.values import DEFAULT_QUEUE, DeadReason, JobFilter, JobState
 
 
 class ReadingLaws:
-    """The guarantees of `counts`, `find`, `get` and facts: a job has exactly one state, the same in every view."""
+    """The guarantees of `counts`, `oldest_waits`, `find`, `get` and facts: a job has exactly one state, the same in
+    every view.
+    """
 
     def test_an_empty_engine_shows_nothing(self, lab: Lab) -> None:
         assert lab.engine.counts() == {}
@@ -39,6 +41,36 @@ class ReadingLaws:
         assert lab.engine.counts() == {DEFAULT_QUEUE: {JobState.PENDING: 1}}
         assert lab.ids(JobFilter(states=(JobState.PENDING,))) == ["a"]
         assert lab.ids(JobFilter(states=(JobState.SCHEDULED,))) == []
+
+    def test_the_longest_wait_of_each_queue_is_known(self, lab: Lab) -> None:
+        assert lab.engine.oldest_waits() == {}
+        lab.put("first", queue="mail", priority=2)
+        lab.put("leased", queue="busy")
+        lab.take("leased", queue="busy")
+        lab.put("failed", queue="slow")
+        assert lab.engine.nack(lab.take("failed", queue="slow"), delay=60)
+        lab.advance(30)
+        lab.put("second", queue="mail", priority=2)
+        lab.put("urgent", queue="mail", priority=9)
+        lab.put("scheduled", queue="timed", delay=60)
+        self._check_waits(lab, {"mail": "first"})
+        lab.advance(90)
+        self._check_waits(lab, {"mail": "first", "slow": "failed", "timed": "scheduled"})
+        lab.take("urgent", queue="mail")
+        lab.engine.cancel("first")
+        lab.engine.pause("slow")
+        self._check_waits(lab, {"mail": "second", "slow": "failed", "timed": "scheduled"})
+
+    def _check_waits(self, lab: Lab, expected: dict[str, str]) -> None:
+        """In each of these queues, this job has waited longest; in no other one, a job is due."""
+        earliest = lab.now()
+        waits = lab.engine.oldest_waits()
+        latest = lab.now()
+        assert waits.keys() == expected.keys()
+        for queue, id in expected.items():
+            since, grain = lab.view(id).due_at, timedelta(seconds=lab.grain_s)
+            assert waits[queue].since == since, queue
+            assert earliest - since - grain <= timedelta(seconds=waits[queue].seconds) <= latest - since + grain, queue
 
     def test_jobs_can_be_searched_by_one_state(self, lab: Lab) -> None:
         expected = self._fill(lab)

@@ -17,7 +17,7 @@ from holdfast.queues.contract import (
     history_of,
 )
 from holdfast.queues.engines.memory.connections import DeletedJob, MemoryStore, StoredJob
-from holdfast.queues.engines.tables.rows import is_by_finish
+from holdfast.queues.engines.tables.rows import is_by_finish, oldest_waits
 from holdfast.values import (
     CancelAnswer,
     JobFilter,
@@ -25,6 +25,7 @@ from holdfast.values import (
     JobState,
     JobView,
     Page,
+    QueueWait,
     ReplayAnswer,
     SlotHolder,
     SlotView,
@@ -49,6 +50,11 @@ class MemoryRecords(Records):
                     states = numbers.setdefault(view.queue, {})
                     states[view.state] = states.get(view.state, 0) + 1
             return numbers
+
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        with self._store.lock:
+            waiting = [one for one in self._store.records.values() if one.is_claimable]
+            return oldest_waits([(one.envelope.queue, one.due_us) for one in waiting], self._clock.now_us())
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         with self._store.lock:

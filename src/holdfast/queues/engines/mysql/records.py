@@ -18,7 +18,7 @@ from holdfast.queues.contract import (
     has_expired,
 )
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
-from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, PLACE
+from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, LAST_WAITING, PLACE
 from holdfast.queues.engines.mysql.slots import IS_TAKEN, QUEUES, MysqlSlots, best_rows
 from holdfast.queues.engines.tables.rows import (
     Row,
@@ -27,6 +27,7 @@ from holdfast.queues.engines.tables.rows import (
     history,
     is_by_finish,
     not_replayed,
+    oldest_waits,
     page,
     slot_views,
     text,
@@ -44,7 +45,7 @@ from holdfast.queues.engines.tables.states import (
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer, SlotView
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, QueueWait, ReplayAnswer, SlotView
 
 # How many messages, which may be large, are in memory at a time.
 MESSAGES_AT_ONCE: Final = 50
@@ -69,6 +70,14 @@ COUNT: Final = f"""
     SELECT CONVERT(queue USING utf8mb4), state, state = {WAITING} AND since > {CLOCK}, COUNT(*)
     FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane < {GONE} AND (%(queue)s IS NULL OR queue = %(queue)s) GROUP BY 1, 2, 3"""
+
+# One lookup for each lane of a queue: the cost does not grow with the waiting jobs.
+OLDEST_DUE: Final = f"""
+    SELECT (SELECT CONVERT(j.queue USING utf8mb4) FROM holdfast_jobs AS j FORCE INDEX (by_turn)
+            WHERE j.lane = oldest.lane AND j.mark = oldest.mark AND j.since = oldest.since LIMIT 1),
+           oldest.since
+    FROM (SELECT lane, mark, MIN(since) AS since FROM holdfast_jobs FORCE INDEX (by_turn)
+          WHERE lane <= {LAST_WAITING} GROUP BY lane, mark) AS oldest"""
 
 VIEW_COLUMNS: Final = f"""
     j.seq, CONVERT(j.id USING utf8mb4), CONVERT(j.queue USING utf8mb4), j.state, j.job, j.wire, j.attempts, j.crashes,
@@ -181,6 +190,12 @@ class MysqlRecords(Records):
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         return counted(self._connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue})))
+
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        def read(session: Session) -> tuple[Sequence[Row], int]:
+            return session.rows(self._sql(OLDEST_DUE)), session.now()
+
+        return oldest_waits(*self._connections.run(read))
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)

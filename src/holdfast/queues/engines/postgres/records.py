@@ -27,6 +27,7 @@ from holdfast.queues.engines.tables.rows import (
     history,
     is_by_finish,
     not_replayed,
+    oldest_waits,
     page,
     slot_views,
     view,
@@ -42,7 +43,17 @@ from holdfast.queues.engines.tables.states import (
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Outcome, Page, ReplayAnswer, SlotView
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Outcome,
+    Page,
+    QueueWait,
+    ReplayAnswer,
+    SlotView,
+)
 
 FORGET: Final = f"""
     UPDATE holdfast.ended_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
@@ -76,6 +87,20 @@ COUNT: Final = f"""
     UNION ALL
     SELECT queue, state, false, count(*) FROM holdfast.ended_jobs
     WHERE state < {FORGOTTEN} AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2"""
+
+# One step for each queue and priority: the cost does not grow with the waiting jobs.
+OLDEST_DUE: Final = f"""
+    WITH RECURSIVE {NOW_IS}, oldest (queue, priority, due_at) AS (
+        (SELECT queue, priority, due_at FROM holdfast.open_jobs WHERE state <= {FAILED}
+         ORDER BY queue, priority, due_at LIMIT 1)
+        UNION ALL
+        SELECT following.* FROM oldest, LATERAL (
+            SELECT j.queue, j.priority, j.due_at FROM holdfast.open_jobs AS j
+            WHERE j.state <= {FAILED} AND (j.queue, j.priority) > (oldest.queue, oldest.priority)
+            ORDER BY j.queue, j.priority, j.due_at LIMIT 1
+        ) AS following
+    )
+    SELECT queue, due_at, {NOW} FROM oldest"""
 
 _PROGRESS: Final = f"""
     LEFT JOIN holdfast.progress AS p ON p.seq = s.seq AND p.delivery = s.deliveries
@@ -236,6 +261,10 @@ class PostgresRecords(Records):
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         return counted(self._connections.rows(COUNT, {"queue": queue}))
+
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        rows = self._connections.rows(OLDEST_DUE)
+        return oldest_waits([row[:-1] for row in rows], rows[0][-1] if rows else 0)
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)

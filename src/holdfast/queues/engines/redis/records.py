@@ -21,7 +21,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
 from holdfast.queues.engines.redis.slots import DELETE_UNUSED, LIST_SLOTS
-from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, slot_views, text, view
+from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, oldest_waits, slot_views, text, view
 from holdfast.queues.engines.tables.states import CODES
 from holdfast.values import (
     CancelAnswer,
@@ -31,11 +31,13 @@ from holdfast.values import (
     JobView,
     Outcome,
     Page,
+    QueueWait,
     ReplayAnswer,
     SlotView,
 )
 
 COUNTS: Final = Script("counts")
+OLDEST_DUE: Final = Script("oldest_due")
 FIND: Final = Script("view", "find")
 GET: Final = Script("view", "get")
 MESSAGE: Final = Script("message")
@@ -81,6 +83,10 @@ class RedisRecords(Records):
             for name, *counted in rows
         }
         return {name: states for name, states in numbers.items() if states}
+
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        now, rows = self._connections.run(OLDEST_DUE)
+        return oldest_waits([(queue, _number(due_at)) for queue, due_at in rows], now)
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         conditions = (

@@ -29,6 +29,7 @@ from holdfast.queues.engines.tables.rows import (
     history,
     is_by_finish,
     not_replayed,
+    oldest_waits,
     page,
     slot_views,
     view,
@@ -45,7 +46,7 @@ from holdfast.queues.engines.tables.states import (
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer, SlotView
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, QueueWait, ReplayAnswer, SlotView
 
 T = TypeVar("T")
 
@@ -89,6 +90,17 @@ COUNT_WAITING_IN: Final = f"""
     SELECT queue, count(*), count(*) FILTER (WHERE state = {WAITING} AND due_at > :now),
            count(*) FILTER (WHERE state = {FAILED})
     FROM holdfast_jobs WHERE state <= {FAILED} AND queue = :queue GROUP BY queue"""
+# One lookup for each queue and priority: the cost does not grow with the waiting jobs.
+OLDEST_DUE: Final = f"""
+    WITH RECURSIVE waiting (queue) AS (
+        SELECT min(queue) FROM holdfast_jobs WHERE state <= {FAILED}
+        UNION ALL
+        SELECT (SELECT min(queue) FROM holdfast_jobs WHERE state <= {FAILED} AND queue > waiting.queue)
+        FROM waiting WHERE queue IS NOT NULL
+    ), priorities (priority) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9))
+    SELECT queue, (SELECT min(due_at) FROM holdfast_jobs AS j
+                   WHERE state <= {FAILED} AND j.queue = waiting.queue AND j.priority = priorities.priority)
+    FROM waiting CROSS JOIN priorities WHERE queue IS NOT NULL"""
 COUNT_LEASED: Final = f"""
     SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
@@ -256,6 +268,10 @@ class SqliteRecords(Records):
 
         # One snapshot: a job that changes its state is counted once.
         return counted(self._file.snapshot(read))
+
+    def oldest_waits(self) -> dict[str, QueueWait]:
+        rows = self._file.snapshot(lambda connection: connection.execute(self._sql(OLDEST_DUE)).fetchall())
+        return oldest_waits(rows, self._clock.now_us())
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)

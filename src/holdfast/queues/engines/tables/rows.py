@@ -39,6 +39,7 @@ from holdfast.values import (
     Page,
     Progress,
     QueuePause,
+    QueueWait,
     ReplayAnswer,
     Settlement,
     SlotHolder,
@@ -206,6 +207,19 @@ def counted(rows: Iterable[Row]) -> dict[str, dict[JobState, int]]:
             states = numbers.setdefault(text(queue), {})
             states[state] = states.get(state, 0) + number
     return numbers
+
+
+def oldest_waits(rows: Iterable[Row], now: int) -> dict[str, QueueWait]:
+    """The longest wait of each queue, from rows: queue, when a job is due (anything but a number is left out)."""
+    oldest: dict[str, int] = {}
+    for queue, due_at in rows:
+        if isinstance(due_at, int) and due_at <= now:
+            name = text(queue)
+            oldest[name] = min(oldest.get(name, now), due_at)
+    return {
+        queue: QueueWait(since=from_us(due_at), seconds=(now - due_at) / MICROSECONDS)
+        for queue, due_at in oldest.items()
+    }
 
 
 def is_by_finish(where: JobFilter) -> bool:
