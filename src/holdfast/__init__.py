@@ -7,7 +7,15 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.dead_letters import DeadLetter
     from holdfast.definition import JobBuilder, JobDefinition, JobOptions
-    from holdfast.errors import HoldfastError, JobCancelled, JobFailed, RateLimited, ResultGone, UnknownJob
+    from holdfast.errors import (
+        CircuitOpen,
+        HoldfastError,
+        JobCancelled,
+        JobFailed,
+        RateLimited,
+        ResultGone,
+        UnknownJob,
+    )
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import AsyncJobHandle, JobHandle
     from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
@@ -24,6 +32,7 @@ __all__ = [
     "BackoffPolicy",
     "BackoffStrategy",
     "Cancel",
+    "CircuitOpen",
     "DeadLetter",
     "DeadReason",
     "Depends",
@@ -56,7 +65,10 @@ _HOMES = {
     "holdfast.app": ("Holdfast",),
     "holdfast.dead_letters": ("DeadLetter",),
     "holdfast.definition": ("JobBuilder", "JobDefinition", "JobOptions"),
-    "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "RateLimited", "ResultGone", "UnknownJob"),
+    "holdfast.errors": (
+        *("CircuitOpen", "HoldfastError", "JobCancelled", "JobFailed"),
+        *("RateLimited", "ResultGone", "UnknownJob"),
+    ),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
     "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),

@@ -6,6 +6,7 @@ Where jobs are stored is in `deployment.py` and `open_engines.py`; workers are b
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -16,10 +17,11 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
 from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.definition import check_definition, check_queue
+from holdfast.definition.definition import check_breaker, check_definition, check_queue
 from holdfast.deployment import DEFAULT, Deployment
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import RetryPolicy
+from holdfast.execution.timeout import JobTimeout
 from holdfast.extensions import Extensions
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import COMMAND_KEY, CommandHandler, Handler, HandlerRegistry, check_command
@@ -31,6 +33,7 @@ from holdfast.plaintext import abridged
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import Mode
 from holdfast.rates import parse_rate
+from holdfast.state.breakers import Breaker, Breakers, rule_of
 from holdfast.state.facts import COMMAND_FACTS, Facts
 from holdfast.state.limits import Limiter, queue_bucket
 from holdfast.values import Accepted, JobEnvelope, OnConflict, Progress, WorkerResult
@@ -368,6 +371,29 @@ class Holdfast:
     def _queue_limiter(self, queue: str) -> Limiter:
         rate = self.settings.rate_of(check_queue(queue))
         return Limiter(f"queue '{queue}'", queue_bucket(queue), rate, lambda: self.backend_for(queue).state)
+
+    def breaker(
+        self,
+        name: str,
+        *,
+        failures: int | None = None,
+        cooldown: str | float | timedelta | None = None,
+        on: type[Exception] | tuple[type[Exception], ...] = Exception,
+        backend: str = DEFAULT,
+    ) -> Breaker:
+        """The circuit breaker with this name, which all processes share: `with hf.breaker("stripe"): ...`.
+
+        After `failures` failures in a row, calls raise `CircuitOpen` for the `cooldown`; then one trial call decides.
+        Exceptions of the types in `on` are failures, and so is a job that times out; others show that the service
+        responds. Defaults: the settings `breaker-failures` and `breaker-cooldown`. Each backend has its own circuits.
+        """
+        check_breaker(name)
+        rule = rule_of(
+            self.settings.breaker_failures if failures is None else failures,
+            self.settings.breaker_cooldown if cooldown is None else cooldown,
+        )
+        counted = on if isinstance(on, tuple) else (on,)
+        return Breaker(lambda: Breakers(self.backend(backend).state), name, rule, (*counted, JobTimeout))
 
     def worker(
         self,

@@ -26,6 +26,7 @@ HoldfastError
 │   ├── ForeignDatabase         the file or schema belongs to another program
 │   └── SchemaTooNew            the schema was created by a newer version of Holdfast
 ├── RateLimited                 a rate limit has no token left; `retry_after` is when to try again
+├── CircuitOpen                 a circuit breaker is open, so a call was not made
 └── JobError                    a job has no result to return
     ├── UnknownJob              there is no record with that id
     ├── JobFailed               it is dead
@@ -34,6 +35,7 @@ HoldfastError
 """
 
 from holdfast.plaintext import abridged
+from holdfast.units import format_duration
 
 
 class HoldfastError(Exception):
@@ -180,6 +182,19 @@ class RateLimited(HoldfastError):
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
+
+
+class CircuitOpen(HoldfastError):
+    """A circuit breaker is open, so a call was not made. If a job raises it, the job runs again after `retry_after`
+    seconds, and no attempt is counted.
+    """
+
+    def __init__(self, name: str, retry_after: float) -> None:
+        super().__init__(
+            f"the circuit '{abridged(name)}' is open, so the call was not made; retry in {format_duration(retry_after)}"
+        )
+        self.name = name
         self.retry_after = retry_after
 
 

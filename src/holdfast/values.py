@@ -179,6 +179,7 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     dead_letter_to: str | None = None
     rate_limit: str | None = None
     rate_key: str | None = None
+    breaker: str | None = None
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:
@@ -299,6 +300,7 @@ MAX_CELL_BYTES: Final = 1024 * 1024
 MAX_CELL_KEY_BYTES: Final = 1024
 MAX_TOKENS: Final = 1_000_000
 MAX_CELL_TTL_S: Final = 100 * 366 * 86_400.0
+MAX_SLOT_SIZE: Final = 2**31 - 2
 _kind_pattern = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
@@ -345,7 +347,30 @@ class Drop(Struct, frozen=True, kw_only=True, gc=False, tag=True):
         _check_cell(self.kind, self.key)
 
 
-Write: TypeAlias = Put | Drop
+CellWrite: TypeAlias = Put | Drop
+
+
+class Resize(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Set the size of a slot, whatever the messages of its jobs say; with None, the size in each message counts again.
+
+    The slot admits no job for `closed_for` seconds. Waiting jobs that have a place now are promoted in the same commit.
+    """
+
+    slot: str
+    size: int | None = None
+    closed_for: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_cell("slot", self.slot)
+        if self.size is not None and not 0 <= self.size <= MAX_SLOT_SIZE:
+            raise ValueError(f"slot '{self.slot}': a size of {self.size} is not between 0 and {MAX_SLOT_SIZE:,}")
+        if not 0 <= self.closed_for <= MAX_CELL_TTL_S or (self.closed_for and self.size is None):
+            raise ValueError(
+                f"slot '{self.slot}': it cannot be closed for {self.closed_for} s; give a size, and 0 s to 100 years"
+            )
+
+
+Write: TypeAlias = CellWrite | Resize
 
 
 def _check_cell(kind: str, key: str) -> None:
@@ -441,7 +466,7 @@ class _Settled(Struct, frozen=True, kw_only=True):
     lease: JobLease
     record: AttemptRecord | None = None
     leaves: tuple[str, ...] = ()
-    writes: tuple[Write, ...] = ()
+    writes: tuple[CellWrite, ...] = ()
     enqueues: tuple[JobEnvelope, ...] = ()
 
 
@@ -713,6 +738,7 @@ class WorkerStatus(StrEnum):
     CANCELLED = "cancelled"
     SKIPPED_IDEMPOTENT = "skipped-idempotent"
     LOST_LEASE = "lost-lease"
+    CIRCUIT_OPEN = "circuit-open"
     ERROR = "error"
 
 

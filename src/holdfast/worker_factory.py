@@ -15,6 +15,7 @@ from holdfast.handlers import CommandHandler, HandlerRegistry
 from holdfast.job import AnyJob
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Signer, Unsigned
+from holdfast.state.breakers import Rule
 from holdfast.state.facts import COMMAND_FACTS, Facts
 from holdfast.values import Progress, WorkerResult
 
@@ -73,9 +74,15 @@ class WorkerFactory:
             retry=self._extensions.retry_policy,
             metrics=self._extensions.metrics,
             clock=engine.clock,
+            breaker=self._breaker,
             copies=self._copies(opened),
             limits=self._settings.rates,
         )
+
+    @property
+    def _breaker(self) -> Rule:
+        """The rule of the circuits of queues."""
+        return Rule(failures=self._settings.breaker_failures, cooldown=self._settings.breaker_cooldown)
 
     def _copies(self, opened: Opened) -> "DeadLetterCopies":
         from holdfast.worker.dead_letters import DeadLetterCopies
@@ -167,6 +174,7 @@ class WorkerFactory:
             options=options,
             version=self._version,
             limits=self._settings.rates,
+            breaker=self._breaker,
             notifier=notifier,
             session_dir=session_dir,
         )

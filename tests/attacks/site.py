@@ -15,6 +15,7 @@ from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS
 from holdfast.queues.signing import Keyring
+from holdfast.state.breakers import Breakers
 from holdfast.state.facts import Facts
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import (
@@ -32,6 +33,7 @@ from holdfast.values import (
 )
 from holdfast.worker.admission import Admission
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
 from holdfast.worker.round_robin import RoundRobin
 from holdfast.worker.throttle import Throttle
@@ -163,6 +165,7 @@ class Site:
             admission=Admission(self._keys, self._hf.registry, self.engine.clock),
             backoff=EngineBackoff(self.engine.clock),
             throttle=Throttle(self.engine.state, {}, self.engine.clock),
+            circuits=QueueCircuits(Breakers(self.engine.state), self.engine.clock),
             on_claimed=lambda _: None,
             on_answer=answers.put,
             fence_at=lambda lease: lease.fence_at,

@@ -33,7 +33,7 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     base = f"{{{prefix}}}:"
     keys = {key.decode("latin-1").removeprefix(base) for key in client.scan_iter(match=f"{base}*", count=1000)}
     expected = {"schema", "number", "queues", "lengths", "pauses", "completions", "expiries", "buckets"}
-    expected |= {"slots", "used", "uniques"}
+    expected |= {"slots", "sizes", "used", "uniques"}
     members: Counter[tuple[str, str]] = Counter()
     completed: Counter[tuple[str, float, str]] = Counter()
     held: dict[str, dict[str, float]] = {}

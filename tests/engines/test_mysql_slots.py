@@ -474,9 +474,9 @@ LARGEST, SMALLEST = 2**63 - 1, -(2**63)
 @pytest.mark.parametrize(
     ("table", "row"),
     [
-        ("slots", ("key:a", LARGEST, None)),
-        ("slots", ("key:a", SMALLEST, None)),
-        ("slots", (NOT_UTF8, 0, None)),
+        ("slots", ("key:a", LARGEST, None, 0)),
+        ("slots", ("key:a", SMALLEST, None, 0)),
+        ("slots", (NOT_UTF8, 0, None, 0)),
         ("places", ("key:a", 999, "default", None, 0, LARGEST, LARGEST)),
         ("places", ("key:a", 999, "default", bytes(16), LARGEST, SMALLEST, 0)),
         ("places", ("key:a", 999, NOT_UTF8, None, 0, 0, 0)),
@@ -523,7 +523,7 @@ def test_no_verb_of_slots_walks_through_all_that_wait(backend: MysqlEngine, serv
         cursor.executemany(f"INSERT INTO {prefix}blocked VALUES (%s, %s, %s, 4, %s, %s, 1, 1)", blocked)
         places = [(names[n % 50], n) for n in range(1, 1001)]
         cursor.executemany(f"INSERT INTO {prefix}places VALUES (%s, %s, 'q', NULL, 1, 1, 1)", places)
-        cursor.executemany(f"INSERT INTO {prefix}slots VALUES (%s, 1, NULL)", [(name,) for name in names])
+        cursor.executemany(f"INSERT INTO {prefix}slots VALUES (%s, 1, NULL, 0)", [(name,) for name in names])
         cursor.executemany(f"INSERT INTO {prefix}uniques VALUES (%s, 'a', 0)", [(name,) for name in names])
         cursor.execute(f"ANALYZE TABLE {prefix}blocked, {prefix}places, {prefix}slots, {prefix}uniques")
         cursor.fetchall()
@@ -536,7 +536,7 @@ def test_no_verb_of_slots_walks_through_all_that_wait(backend: MysqlEngine, serv
             (mysql.BEST, ("key:a", "q1", 0, 16), {"blocked": "by_turn"}),
             (mysql.WAITS, (numbers,), {"b": "PRIMARY"}),
             (mysql.STOP_WAITING, (numbers,), {"b": "PRIMARY"}),
-            (mysql.NEGLECTED, (100,), {"blocked": "by_turn", "p": "PRIMARY"}),
+            (mysql.NEGLECTED, (100,), {"blocked": "by_turn", "p": "PRIMARY", "s": "PRIMARY"}),
             (mysql.LOCKED_KEYS, (names[:9],), {"uniques": "PRIMARY"}),
             (mysql_records.FIRST_WAITERS, ("key:a", "q1", 10), {"b": "by_turn"}),
         ]

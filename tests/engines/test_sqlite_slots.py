@@ -41,7 +41,12 @@ def lab(quick_path: Path) -> Iterator[Lab]:
         pytest.param(slots.QUEUES, {"blocked_by_turn (slot=? AND queue>? AND queue<?)"}, id="QUEUES"),
         pytest.param(
             slots.TO_REPAIR,
-            {"blocked_by_turn (slot>? AND slot<?)", "PRIMARY KEY (slot=?)", "PRIMARY KEY (rowid=?)"},
+            {
+                "blocked_by_turn (slot>? AND slot<?)",
+                "PRIMARY KEY (slot=?)",
+                "PRIMARY KEY (rowid=?)",
+                "PRIMARY KEY (name=?)",
+            },
             id="TO_REPAIR",
         ),
         pytest.param(slots.PLACES, {"PRIMARY KEY (slot=?)", "PRIMARY KEY (rowid=?)"}, id="PLACES"),
@@ -329,7 +334,7 @@ def _values() -> Iterator[tuple[str, str, Any]]:
     }
     columns = {
         "places": {"queue": "TEXT", "fence": "INTEGER", "since": "INTEGER", "until": "INTEGER"},
-        "slots": {"fence": "INTEGER", "size": "INTEGER"},
+        "slots": {"fence": "INTEGER", "size": "INTEGER", "closed_until": "INTEGER"},
         "blocked": {
             **dict.fromkeys(("slot", "queue", "id"), "TEXT"),
             **dict.fromkeys(("lane", "due_at", "size", "since"), "INTEGER"),
@@ -338,8 +343,9 @@ def _values() -> Iterator[tuple[str, str, Any]]:
     }
     for table, kinds in columns.items():
         for column, kind in kinds.items():
-            # A size is an operator's decision: nothing enters a slot without places.
-            values = [one for one in wrong[kind] if (column, one) != ("size", -LARGEST)]
+            # A size is an operator's decision: nothing enters a slot without places, or one that is closed.
+            closing = {("size", -LARGEST), ("closed_until", LARGEST)}
+            values = [one for one in wrong[kind] if (column, one) not in closing]
             yield from ((table, column, value) for value in values)
     yield "places", "owner_token", "x"
     yield "places", "owner_token", None

@@ -93,6 +93,12 @@ CASES = {
     "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "no dead jobs in queue"),
     "lock list": Case("lock list", LIST + "holdfast.lock/1", "key:order-7", is_table=True, is_coloured=True),
     "lock show": Case("lock show key:order-7", "holdfast.lock/1", "held by", "to free the key, cancel the job"),
+    "breaker list": Case("breaker list", LIST + "holdfast.breaker/1", "stripe", is_table=True, is_coloured=True),
+    "breaker show": Case("breaker show stripe", "holdfast.breaker/1", "retry in", "to close the circuit now"),
+    "breaker reset": Case("breaker reset stripe", LIST + "holdfast.breaker.reset/1", "✓ stripe reset"),
+    "breaker trip": Case(
+        "breaker trip stripe", LIST + "holdfast.breaker.trip/1", "✓ stripe tripped", "reset:  holdfast"
+    ),
     "dlq list": Case("dlq list", LIST + "holdfast.job/1", "dead1", is_table=True, is_coloured=True),
     "dlq show": Case("dlq show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
     "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 requeued"),
@@ -137,6 +143,8 @@ CHANGES = [
     "queue pause mail",
     "queue resume slow",
     "queue reap",
+    "breaker reset stripe",
+    "breaker trip stripe",
     "queue purge mail --state all",
     "queue purge --all --state all",
     "dlq retry dead1",
@@ -162,7 +170,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def create_project(place: Path) -> Path:
     """A project with a dead job, one that holds a key, two waiting ones of which one is a command, two workers, a
-    paused queue.
+    paused queue, and an open circuit.
     """
     (place / "holdfast.toml").write_text('allowed-commands = ["true"]\nlimits = {keyed = "60/min"}\n')
     with Holdfast(directory=place) as hf:
@@ -178,6 +186,7 @@ def create_project(place: Path) -> Path:
         WorkerRegistry(engine.state).beat(reported)
         lose(WorkerRegistry(engine.state), "b" * 32)
         engine.pause("slow", "vendor is down")
+        hf.breaker("stripe", cooldown="10m").trip()
     return place
 
 

@@ -144,6 +144,8 @@ RANGES = {
     "backoff-jitter": ("0", "1", "-0.1", "1.01"),
     "lease": ("1s", "1d", "999ms", "25h"),
     "crash-limit": ("1", "100", "0", "101"),
+    "breaker-failures": ("1", "1000", "0", "1001"),
+    "breaker-cooldown": ("100ms", "1d", "99ms", "25h"),
     "poll-interval": ("10ms", "1h", "9ms", "61m"),
     "reap-interval": ("100ms", "1h", "99ms", "61m"),
     "retain-completed": ("0", "3660d", "3661d", "99999999999"),

@@ -27,6 +27,7 @@ from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.rates import Rate
+from holdfast.state.breakers import Rule
 from holdfast.values import (
     Accepted,
     AttemptRecord,
@@ -48,10 +49,12 @@ from holdfast.values import (
     Spend,
     Spent,
     StopOrder,
+    WorkerResult,
     WorkerStatus,
     Write,
 )
 from holdfast.worker.admission import Admission
+from holdfast.worker.circuits import DEFAULT_RULE
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.options import WorkerOptions
@@ -308,6 +311,8 @@ class Floor:
         unknown_to_children: str = "",
         max_jobs_per_child: int = 0,
         max_memory_bytes: int = 0,
+        listener: Callable[[Sequence[WorkerResult]], None] | None = None,
+        breaker: Rule = DEFAULT_RULE,
         dead_letters: DeadLetterQueues = NO_COPIES,
         metrics: InMemoryMetrics | None = None,
         limits: Mapping[str, Rate] | None = None,
@@ -328,10 +333,11 @@ class Floor:
             admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
             copies=DeadLetterCopies(self.engine.envelopes, self.engine.ring, dead_letters),
-            reporter=Reporter(metrics or InMemoryMetrics(), registry),
+            reporter=Reporter(metrics or InMemoryMetrics(), registry, listener=listener),
             options=chosen,
             version="0",
             limits=limits,
+            breaker=breaker,
         )
 
     def start(self, **options: Any) -> Running:

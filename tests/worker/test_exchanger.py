@@ -10,9 +10,11 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import new_session
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome, Settlement
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
 from holdfast.worker.round_robin import RoundRobin
 from holdfast.worker.throttle import Throttle
@@ -25,7 +27,7 @@ from .floor import Floor
 class Line:
     """An exchanger and the answers it has given."""
 
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: Floor, rule: Rule = DEFAULT_RULE) -> None:
         self.floor = floor
         self.engine = floor.engine
         self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
@@ -33,6 +35,8 @@ class Line:
         self.session = new_session()
         self.claimed: list[JobLease] = []
         self.backoff = EngineBackoff(SYSTEM_CLOCK)
+        self.circuits = QueueCircuits(Breakers(floor.engine.state), SYSTEM_CLOCK, rule)
+        self.backoff.subscribe(lambda problem: self.circuits.answered() if problem is None else None)
         registry = HandlerRegistry()
         app.register(registry)
         self.admission = Admission(floor.engine.ring, registry, SYSTEM_CLOCK)
@@ -43,6 +47,7 @@ class Line:
             admission=self.admission,
             backoff=self.backoff,
             throttle=Throttle(floor.engine.state, {}, floor.engine.clock),
+            circuits=self.circuits,
             on_claimed=self.claimed.extend,
             on_answer=self.answers.append,
             fence_at=lambda lease: self.fence_at(lease),

@@ -37,6 +37,7 @@ SECTIONS: Final = {
         "worker": ("holdfast.cli.worker.command:worker", "Start, list and stop workers."),
         "queue": ("holdfast.cli.queue:queue", "List, pause, resume and purge queues."),
         "lock": ("holdfast.cli.lock:lock", "List and show the keys that jobs hold or wait for."),
+        "breaker": ("holdfast.cli.breaker:breaker", "List, show, reset and trip circuit breakers."),
     },
     "Operations": {
         "status": ("holdfast.cli.status:status", "Show the number of jobs by queue and state."),

@@ -135,6 +135,12 @@ def _queues(engine: "Engine", ctx: click.Context) -> Iterable[str]:
     return sorted(served | recent | {pause.queue for pause in engine.pauses()})
 
 
+def _breakers(engine: "Engine", ctx: click.Context) -> Iterable[str]:
+    from holdfast.state.breakers import Breakers
+
+    return [view.name for view in Breakers(engine.state).all()]
+
+
 def complete_app(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The application in the settings."""
     from holdfast.cli.options import configured_app
@@ -148,3 +154,4 @@ complete_job_ids: Final = _read(_job_ids)
 complete_worker_ids: Final = _read(_worker_ids)
 complete_handlers: Final = _read(_handlers)
 complete_queues: Final = _read(_queues)
+complete_breakers: Final = _read(_breakers)

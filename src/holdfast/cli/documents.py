@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from holdfast.state.breakers import CircuitState, CircuitView
 from holdfast.state.limits import Usage
 from holdfast.values import (
     Backoff,
@@ -136,6 +137,51 @@ def lock_document(slot: SlotView) -> LockDocument:
         waiting=slot.waiting,
         waiters=tuple(LockWaiterDocument(id=one.job_id, queue=one.queue, since=one.since) for one in slot.waiters),
     )
+
+
+class BreakerDocument(Document, frozen=True, kw_only=True, tag="holdfast.breaker/1"):
+    """A circuit breaker: its state, the rule by which it opens, and the jobs that wait for it."""
+
+    circuit: str
+    state: CircuitState
+    failures: Annotated[int, Meta(description="The number of failures in a row.")]
+    threshold: Annotated[int | None, Meta(description="The number of failures in a row that opens the circuit.")]
+    cooldown: Annotated[float | None, Meta(description="How many seconds the circuit refuses calls once it is open.")]
+    opened_at: datetime | None
+    retry_in: Annotated[float | None, Meta(description="The seconds until a call is tried; null if none is refused.")]
+    waiting: Annotated[int, Meta(description="The number of jobs that wait until the circuit closes.")]
+    waiters: tuple[LockWaiterDocument, ...]
+
+
+def breaker_document(circuit: CircuitView, slot: SlotView | None) -> BreakerDocument:
+    """A circuit as a JSON document. `slot` is the one of the jobs that wait for it."""
+    waiters = () if slot is None else slot.waiters
+    return BreakerDocument(
+        circuit=circuit.name,
+        state=circuit.state,
+        failures=circuit.failures,
+        threshold=None if circuit.rule is None else circuit.rule.failures,
+        cooldown=None if circuit.rule is None else circuit.rule.cooldown,
+        opened_at=circuit.opened_at,
+        retry_in=circuit.retry_in,
+        waiting=0 if slot is None else slot.waiting,
+        waiters=tuple(LockWaiterDocument(id=one.job_id, queue=one.queue, since=one.since) for one in waiters),
+    )
+
+
+class BreakerResetDocument(Document, frozen=True, kw_only=True, tag="holdfast.breaker.reset/1"):
+    """Whether a circuit was reset."""
+
+    circuit: str
+    reset: bool
+
+
+class BreakerTrippedDocument(Document, frozen=True, kw_only=True, tag="holdfast.breaker.trip/1"):
+    """Whether a circuit was tripped, and for how many seconds it then refuses calls."""
+
+    circuit: str
+    tripped: bool
+    cooldown: float
 
 
 class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.job.shown/1"):

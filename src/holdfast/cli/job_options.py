@@ -108,7 +108,7 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
 
 _SHOWN_APART: Final = (
     *("name", "priority"),
-    *("idempotency_key", "idempotency_ttl", "single_instance", "concurrency_key", "concurrency"),
+    *("idempotency_key", "idempotency_ttl", "single_instance", "concurrency_key", "concurrency", "breaker"),
     *("rate_limit", "rate_key"),
 )
 
@@ -137,6 +137,8 @@ def _keys(job: JobTraits) -> list[str]:
     if job.concurrency_key is not None:
         limit = "" if job.concurrency == 1 else f" ({job.concurrency} at a time)"
         keys.append(f"concurrency {job.concurrency_key}{limit}")
+    if job.breaker is not None:
+        keys.append(f"circuit breaker {job.breaker}")
     return keys
 
 

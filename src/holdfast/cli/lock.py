@@ -31,8 +31,9 @@ class NoSuchLock(click.ClickException):
 def lock() -> None:
     """List and show the keys that jobs hold or wait for.
 
-    A key starts with its kind: `instance:` for single instances, `key:` for concurrency keys, and `idempotency:` for
-    idempotency keys, followed by the handler. There is no command to free a key: cancel the job that holds it.
+    A key starts with its kind: `instance:` for single instances, `key:` for concurrency keys, `breaker:` for circuit
+    breakers, and `idempotency:` for idempotency keys, followed by the handler. There is no command to free a key:
+    cancel the job that holds it.
     """
 
 

@@ -19,7 +19,8 @@ from holdfast.cli.why import why
 from holdfast.cli.words import age, attempt_summary, beginning, command, instant, possible_runs, runs
 from holdfast.dead_letters import copy_id
 from holdfast.errors import UnknownJob
-from holdfast.state.ownership import slot_names_of
+from holdfast.state.breakers import Breakers, CircuitView
+from holdfast.state.ownership import breaker_slot, slot_names_of
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
 from holdfast.values import AttemptView, JobHistory, JobState, JobView
@@ -41,7 +42,8 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
         copy = engine.get(copy_id(job_id, history.job.deliveries))
     names = slot_names_of(history.job)
     locks = engine.slots(names) if names else []
-    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), locks, datetime.now(UTC))
+    circuit = _circuit(engine, history.job)
+    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), locks, datetime.now(UTC), circuit)
     if as_json:
         tag = ShownDocument.__struct_config__.tag
         locked = [lock_document(one) for one in locks]
@@ -50,6 +52,13 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
         write_json({**document, "dead_letter_copy": copied})
     else:
         _print_history(history, reasons, None if copy is None else copy.job)
+
+
+def _circuit(engine: Engine, job: JobView) -> CircuitView | None:
+    """The circuit that the job waits for, if it does."""
+    if job.breaker is None or job.blocked_on != breaker_slot(job.breaker):
+        return None
+    return Breakers(engine.state).get(job.breaker)
 
 
 class NotDead(click.ClickException):

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.words import command, instant
+from holdfast.state.breakers import CircuitState, CircuitView
 from holdfast.units import counted, format_duration
 from holdfast.values import (
     DeadReason,
@@ -39,15 +40,41 @@ def why(
     workers: Sequence[WorkerView],
     locks: Sequence[SlotView],
     now: datetime,
+    circuit: CircuitView | None = None,
 ) -> list[str]:
-    """The reasons why the job is in its state; none if the state explains itself. `locks` are the job's keys."""
+    """The reasons why the job is in its state; none if the state explains itself.
+
+    `locks` are the job's keys, and `circuit` is the one that it waits for.
+    """
     job, last = history.job, history.attempts[-1].record if history.attempts else None
     is_put_off = job.rate_limit is not None and last is not None and last.outcome is Outcome.RATE_LIMITED
-    reasons = _blocked(job, locks, now) or _reasons(job, pauses, workers, now, is_put_off=is_put_off)
+    reasons = (
+        _waiting_for(job, circuit, now)
+        or _blocked(job, locks, now)
+        or _reasons(job, pauses, workers, now, is_put_off=is_put_off)
+    )
     reasons += _held(job, locks)
     if not history.job.damaged:
         return reasons
     return ["its record is damaged; only readable values are shown, and its state may be wrong", *reasons]
+
+
+def _waiting_for(job: JobView, circuit: CircuitView | None, now: datetime) -> list[str]:
+    """The circuit that a blocked job waits for, and when it will be tried again."""
+    if circuit is None:
+        return []
+    since = "" if job.blocked_since is None else f" {_until(now, job.blocked_since)}"
+    match circuit.state:
+        case CircuitState.OPEN:
+            then = f"open; a call will be tried in {format_duration(circuit.retry_in or 0.0)}"
+        case CircuitState.HALF_OPEN:
+            then = "half-open; another job or call decides whether it closes"
+        case CircuitState.CLOSED:
+            then = "closed; the job will run soon"
+    return [
+        f"has been waiting{since} for the circuit '{circuit.name}', which is {then}",
+        f"to close the circuit now:  {command('holdfast', 'breaker', 'reset', circuit.name)}",
+    ]
 
 
 def _blocked(job: JobView, locks: Sequence[SlotView], now: datetime) -> list[str]:

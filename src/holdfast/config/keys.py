@@ -62,6 +62,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     backoff_jitter: float = 0.15
     lease: float = 60.0
     crash_limit: int = 3
+    breaker_failures: int = 5
+    breaker_cooldown: float = 60.0
     poll_interval: float = 1.0
     reap_interval: float = 10.0
     session_dir: str = ""
@@ -251,6 +253,20 @@ KEYS: Final = {
             low=1,
             high=100,
             meaning="consecutive crashes after which a job is dead-lettered",
+        ),
+        Key(
+            name="breaker-failures",
+            kind="count",
+            low=1,
+            high=1000,
+            meaning="consecutive failures that open a circuit breaker",
+        ),
+        Key(
+            name="breaker-cooldown",
+            kind="span",
+            low=0.1,
+            high=_DAY,
+            meaning="how long an open circuit breaker refuses all calls before it lets one through as a trial",
         ),
         Key(
             name="poll-interval",

@@ -90,6 +90,10 @@ class JobBuilder:
         """Start jobs of this handler, or those with this key, at most this often: `10/s`, `60/min`, `100/h`."""
         return self._set(rate_limit=rate) if key is None else self._set(rate_limit=rate, rate_key=key)
 
+    def breaker(self, name: str) -> "JobBuilder":
+        """Wait while the circuit with this name is open, without counting an attempt."""
+        return self._set(breaker=name)
+
     def unique(
         self,
         key: str | None = None,

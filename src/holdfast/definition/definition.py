@@ -25,6 +25,8 @@ MAX_RETRIES: Final = 1000
 MAX_CONCURRENCY: Final = 1_000_000
 MAX_KEY_BYTES: Final = 400
 MAX_DURATION_S: Final = 10 * 366 * 86400.0
+QUEUE_BREAKER: Final = "queue_"
+"""The beginning of the name of a queue's circuit."""
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _queue_name = re.compile(QUEUE_PATTERN)
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
@@ -108,6 +110,9 @@ class JobOptions(TypedDict, total=False):
     rate_key: Annotated[
         str, Option("Apply the rate limit to jobs of this handler with the same key only.", metavar="KEY")
     ]
+    breaker: Annotated[
+        str, Option("Wait while the circuit with this name is open; it costs no attempt.", metavar="NAME")
+    ]
     unique: Annotated[
         str | bool,
         Option("Enqueue only if no job of this handler has this key. In JSON, true = its arguments.", metavar="KEY"),
@@ -176,6 +181,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         _check_number("concurrency", self.concurrency, 1, MAX_CONCURRENCY, whole=True)
         as_rate_limit(self.rate_limit)
         _check_key("rate_key", self.rate_key)
+        if self.breaker is not None:
+            check_breaker(self.breaker)
         if not isinstance(self.unique, bool):
             _check_key("unique", self.unique)
         if not isinstance(self.unique_for, UniqueScope):
@@ -284,6 +291,16 @@ def check_queue(queue: str) -> str:
     if not isinstance(queue, str) or not _queue_name.fullmatch(queue):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"{queue!r} is not a valid queue name; {QUEUE_NAMES}")
     return queue
+
+
+def check_breaker(name: str) -> str:
+    """The name of a circuit breaker, if it is valid."""
+    _check_key("breaker", name)
+    if name.startswith(QUEUE_BREAKER):
+        raise DefinitionError(
+            f"breaker {abridged(name)!r} starts with '{QUEUE_BREAKER}', which is reserved for the circuits of queues"
+        )
+    return name
 
 
 def refuse_id(job_id: str | None) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.codec import encode_payload, encode_value
 from holdfast.definition.definition import MAX_DURATION_S
-from holdfast.errors import RateLimited
+from holdfast.errors import CircuitOpen, RateLimited
 from holdfast.execution.failure import describe_error, name_of, traceback_of
 from holdfast.execution.output import cut
 from holdfast.execution.timeout import CallResult, JobCancelRequested, JobInterrupted, JobTimeout
@@ -33,7 +33,7 @@ def attempt_result(
         return replace(returned, outcome=Outcome.SNOOZED, snooze_s=value.delay_s)
     if isinstance(value, Cancel):
         return replace(returned, outcome=Outcome.CANCELLED, cancel_reason=cut(value.reason, _NOTE_LIMIT))
-    if isinstance(ended.raised, RateLimited):
+    if isinstance(ended.raised, RateLimited | CircuitOpen):
         delay_s = min(max(ended.raised.retry_after, 0.0), MAX_DURATION_S)
         return replace(returned, outcome=Outcome.SNOOZED, snooze_s=delay_s, note=cut(str(ended.raised), _NOTE_LIMIT))
     if ended.raised is not None:

@@ -1,7 +1,7 @@
 """Ownership: the slots that a job enters before it runs, and the mark that its work is done. Pure functions.
 
 Both are derived from the signed message, so no worker has to look them up. A slot's name starts with its kind:
-`idempotency:`, `instance:` or `key:`.
+`idempotency:`, `instance:`, `key:` or `breaker:`.
 """
 
 from typing import Protocol
@@ -13,7 +13,7 @@ from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_CONCURRENCY
 from holdfast.errors import EnvelopeRejected
 from holdfast.queues.envelope import DEFAULT_IDEMPOTENCY_TTL_S, scoped_key
-from holdfast.values import AttemptRecord, Cell, Put, Slot
+from holdfast.values import MAX_SLOT_SIZE, AttemptRecord, Cell, Put, Slot
 
 IDEMPOTENCY = "idempotency"
 
@@ -40,11 +40,18 @@ class Keyed(Protocol):
     def concurrency_key(self) -> str | None: ...
     @property
     def concurrency(self) -> int: ...
+    @property
+    def breaker(self) -> str | None: ...
 
 
 def is_owned(message: Keyed) -> bool:
     """Whether the job has to enter slots. Most jobs do not."""
-    return message.single_instance or message.concurrency_key is not None or message.idempotency_key is not None
+    return (
+        message.single_instance
+        or message.concurrency_key is not None
+        or message.idempotency_key is not None
+        or message.breaker is not None
+    )
 
 
 def check_owned(message: JobMessage) -> None:
@@ -68,7 +75,15 @@ def slots_of(message: Keyed) -> tuple[Slot, ...]:
         slots.append(Slot(name=f"instance:{message.name or message.job}"))
     if message.concurrency_key is not None:
         slots.append(Slot(name=f"key:{message.concurrency_key}", size=message.concurrency))
+    if message.breaker is not None:
+        # There is no limit, unless the circuit opens and sets one.
+        slots.append(Slot(name=breaker_slot(message.breaker), size=MAX_SLOT_SIZE))
     return tuple(slots)
+
+
+def breaker_slot(name: str) -> str:
+    """The slot of the jobs that wait while this circuit is open."""
+    return f"breaker:{name}"
 
 
 def slot_names_of(message: Keyed) -> tuple[str, ...]:

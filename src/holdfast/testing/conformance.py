@@ -15,6 +15,7 @@ from holdfast.testing.laws.operating import CancelLaws, DeletingLaws, PauseLaws,
 from holdfast.testing.laws.progress import ProgressLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
+from holdfast.testing.laws.resizing import ResizeLaws
 from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
 from holdfast.testing.laws.shared_state import StateLaws
 from holdfast.testing.laws.slots import SlotLaws
@@ -48,6 +49,7 @@ class EngineConformance(
     StateLaws,
     CarryingLaws,
     SlotLaws,
+    ResizeLaws,
     UniqueLaws,
 ):
     """Every clause. Subclass it under a name that pytest collects, next to a fixture `lab` that yields a new `Lab`."""

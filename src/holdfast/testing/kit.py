@@ -31,13 +31,13 @@ from holdfast.testing.turns import Turn, Turns, is_running
 from holdfast.values import (
     Accepted,
     Ack,
+    CellWrite,
     Entry,
     EntryOutcome,
     JobEnvelope,
     JobState,
     Settlement,
     Slot,
-    Write,
 )
 
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class KitEngine(MemoryEngine):
         self._queues: set[str] = set()
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         accepted = super().accept(envelopes, writes=writes)
         self._travelling.woken()

@@ -10,6 +10,7 @@ from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobLease, Progress, StopOrder, WorkerReport
+from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.live_output import LiveOutputs
 from holdfast.worker.maintenance import Maintenance, Timer
 
@@ -34,6 +35,7 @@ class Caretaker:
         engine: Engine,
         maintenance: Maintenance,
         outputs: LiveOutputs,
+        circuits: QueueCircuits,
         *,
         worker_id: str,
         report: Callable[[], WorkerReport],
@@ -44,6 +46,7 @@ class Caretaker:
         self._registry = WorkerRegistry(engine.state)
         self._maintenance = maintenance
         self._outputs = outputs
+        self._circuits = circuits
         self._worker_id = worker_id
         self._report = report
         self._running = running
@@ -90,6 +93,7 @@ class Caretaker:
             self._wake.wait(PROGRESS_EVERY_S if self._progress else CHECK_EVERY_S)
             self._wake.clear()
         self._try(self._report_progress)
+        self._try(self._circuits.note)
         self._try(lambda: self._registry.leave(self._worker_id))
 
     def _try(self, action: Callable[[], object]) -> None:
@@ -109,9 +113,11 @@ class Caretaker:
             self.failing_since = self.failing_since or time.monotonic()
             raise
         self.answered_at, self.failing_since = time.monotonic(), None
+        self._circuits.answered()
         if order is not None and order is not self._obeyed:
             self._obeyed = order
             self._on_order(order)
+        self._circuits.note()
 
     def _ask_for_orders(self) -> StopOrder | None:
         """The stop order for this worker, if there is one. A heartbeat also returns it."""

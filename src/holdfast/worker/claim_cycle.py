@@ -140,7 +140,8 @@ class ClaimCycle:
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
         elif answer.request.limits:
             self._is_limited = answer.is_limited
-            is_dry = not answer.admitted and not answer.is_limited
-            self._finished_when_dry = self._finished_when_asked if is_dry else None
+            if not answer.is_refused:
+                is_dry = not answer.admitted and not answer.is_limited
+                self._finished_when_dry = self._finished_when_asked if is_dry else None
         if asked:
             self._holdings.answered(asked, answer.held)

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Final, TypeVar
 
@@ -21,6 +21,7 @@ from holdfast.units import counted
 from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement, WorkerResult
 from holdfast.worker.admission import ENTER_LIMIT_S, Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.round_robin import RoundRobin
 from holdfast.worker.throttle import Throttle
 from holdfast.worker.verdict import has_run, released
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 # How long a burst waits for a hint that a queue without tokens has jobs; if it has some, the hint comes at once.
 BURST_LOOK_S: Final = 1.0
+# How long a request waits while a circuit is open, if it would not wait at all.
+REFUSED_WAIT_S: Final = 0.1
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -49,7 +52,7 @@ class EngineAnswer(Struct, frozen=True, kw_only=True):
     """The result of a request. `held` is None for a settlement without an answer before its lease expired.
 
     `is_limited` is set if a queue waits for its rate limit, and so may have jobs that were not claimed. `news` are
-    limits that were reached.
+    limits that were reached. `is_refused`: a circuit is open, so at least one queue was not claimed from.
     """
 
     request: EngineRequest
@@ -58,6 +61,7 @@ class EngineAnswer(Struct, frozen=True, kw_only=True):
     problem: Exception | None = None
     is_limited: bool = False
     news: Sequence[WorkerResult] = ()
+    is_refused: bool = False
 
 
 class Exchanger:
@@ -76,6 +80,7 @@ class Exchanger:
         admission: Admission,
         backoff: EngineBackoff,
         throttle: Throttle,
+        circuits: QueueCircuits,
         on_claimed: Callable[[Sequence[JobLease]], None],
         on_answer: Callable[[EngineAnswer], None],
         fence_at: Callable[[JobLease], float],
@@ -86,6 +91,10 @@ class Exchanger:
         self._admission = admission
         self._backoff = backoff
         self._throttle = throttle
+        self._circuits = circuits
+        circuits.on_ready = self.nudge
+        # The tokens of claims that were given up without an answer: they may have been applied.
+        self._unanswered: dict[str, str] = {}
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
@@ -124,10 +133,17 @@ class Exchanger:
             self._pipe.close()
 
     def _run(self) -> None:
+        self._recall()
         while (request := self._requests.get()) is not None:
             answer = self._process(request)
             self._pipe.drain()
             self._on_answer(answer)
+
+    def _recall(self) -> None:
+        try:
+            self._circuits.recall(self._turns.queues)
+        except BackendError as problem:
+            log.debug("the circuits of the queues could not be read: %s", problem)
 
     def _process(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)
@@ -140,12 +156,15 @@ class Exchanger:
                     leases = self._claim(request.limits)
             elif request.limits:
                 leases = self._claim(request.limits)
-            if not leases and request.limits and request.wait_s > 0:
+            is_refused = not leases and len(self._admitted(request.limits)) < len(request.limits)
+            if not leases and request.limits and (request.wait_s > 0 or (is_refused and not request.settlements)):
                 leases = self._wait_for_work(request)
             admitted = self._admit(leases) if leases else Admitted()
             self._throttle.refund()
             is_limited, news = self._is_limited(request), self._throttle.news()
-            return EngineAnswer(request=request, held=held, admitted=admitted, is_limited=is_limited, news=news)
+            return EngineAnswer(
+                request=request, held=held, admitted=admitted, is_limited=is_limited, news=news, is_refused=is_refused
+            )
         except Exception as problem:
             if isinstance(problem, BackendError):
                 log.warning("could not claim jobs; any that were already claimed are released: %s", problem)
@@ -217,13 +236,16 @@ class Exchanger:
         return Admitted(refusals=[Refusal(settlement=one) for one in returns])
 
     def _wait_for_work(self, request: EngineRequest) -> list[JobLease]:
-        give_up_at = time.monotonic() + request.wait_s
+        give_up_at = time.monotonic() + (request.wait_s or REFUSED_WAIT_S)
         while (left := give_up_at - time.monotonic()) > 0:
             self._throttle.refund()
             began, until_token = time.monotonic(), self._throttle.next_token_in(self._turns.queues)
             left = left if until_token is None else min(left, until_token)
+            queues = self._admitted(self._turns.queues)
+            if refused := [queue for queue in self._turns.queues if queue not in queues]:
+                left = min(left, self._circuits.wait_s(refused))
             try:
-                self._wait(left)
+                self._wait(queues, left)
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
             if self._pipe.drain():
@@ -234,13 +256,17 @@ class Exchanger:
                 return leases
         return []
 
-    def _wait(self, seconds: float) -> None:
-        """Wait for jobs of the queues that have tokens. The others may have jobs, which would end the wait at once."""
-        queues = [queue for queue in self._turns.queues if not self._throttle.is_waiting(queue)]
+    def _wait(self, among: Sequence[str], seconds: float) -> None:
+        """Wait for jobs of those of these queues that have tokens: jobs of the others would end the wait at once."""
+        queues = [queue for queue in among if not self._throttle.is_waiting(queue)]
         if queues:
             self._backend.wait_for_work(queues, seconds, wake=self._pipe.fileno())
         else:
             self._backend.clock.wait(seconds, [self._pipe.fileno()])
+
+    def _admitted(self, queues: Iterable[str]) -> list[str]:
+        """Those of these queues whose circuits are not open."""
+        return [queue for queue in queues if self._circuits.admits(queue)]
 
     def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease], bool]:
         """Settle, and claim in the same transaction from the queue whose turn it is. Returns the answers, the claimed
@@ -256,7 +282,9 @@ class Exchanger:
         except BackendError as problem:
             log.warning("could not check a rate limit; settling first: %s", problem)
             queue, limit = None, 0
-        token = new_owner_token(self._session)
+        # If a circuit is open, the next request claims: an answer to the settlements may have closed it by then.
+        has_asked = queue is not None or len(self._admitted(request.limits)) < len(request.limits)
+        token = self._token(queue)
         leases: list[JobLease] = []
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
@@ -264,9 +292,12 @@ class Exchanger:
                 if queue is not None:
                     held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
                     self._took(queue, limit, leases)
+                    self._circuits.claimed(queue)
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
+                if queue is not None and not self._goes_on(queue, token, problem):
+                    queue = None  # the settlements are repeated without a claim
                 self._back_off(problem, f"settle {counted(len(batch), 'job')}", self._is_hurried)
             except Exception:
                 # One of them cannot be written; the others must still be settled.
@@ -282,7 +313,7 @@ class Exchanger:
                 break
             now = math.inf if self._is_hurried.is_set() else time.monotonic()
             open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
-        return answers, leases, queue is not None
+        return answers, leases, has_asked
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
         while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
@@ -301,6 +332,8 @@ class Exchanger:
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
         """Claim from the first queue that has jobs, in the order of the round robin."""
         for queue in self._turns.order(limits):
+            if not self._circuits.admits(queue):
+                continue
             limit = self._allowed(queue, limits[queue])
             leases = self._claim_from(queue, limit) if limit else []
             if limit:
@@ -311,7 +344,7 @@ class Exchanger:
 
     def _next_queue(self, limits: Mapping[str, int]) -> tuple[str | None, int]:
         """The queue whose turn it is, and the number of jobs to claim from it."""
-        for queue in self._turns.order(limits):
+        for queue in self._turns.order(self._admitted(limits)):
             if limit := self._throttle.take(queue, limits[queue]):
                 return queue, limit
         return None, 0
@@ -321,6 +354,7 @@ class Exchanger:
         try:
             return self._throttle.take(queue, limit)
         except BackendUnavailable as problem:
+            self._circuits.failed(queue, problem)
             self._back_off(problem, "check a rate limit", self._is_leaving)
             self._is_unchecked = True
             return 0
@@ -330,18 +364,36 @@ class Exchanger:
         self._throttle.claimed(queue, limit, len(leases))
 
     def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
-        token = new_owner_token(self._session)
+        token = self._token(queue)
         while True:
             try:
                 # With the same token, a repeated claim finds the jobs of one whose answer was lost.
                 leases = self._backend.claim(queue, limit, owner_token=token)
             except BackendUnavailable as problem:
+                if not self._goes_on(queue, token, problem):
+                    return []
                 self._back_off(problem, "claim jobs", self._is_leaving)
                 if self._is_leaving.is_set():
                     return []
+            except BackendError as problem:
+                self._goes_on(queue, token, problem)
+                raise
             else:
                 self._backoff.answered()
+                self._circuits.claimed(queue)
                 return leases
+
+    def _token(self, queue: str | None) -> str:
+        """The token of the next claim from this queue: a new one, unless the last claim was given up."""
+        return self._unanswered.pop(queue or "", "") or new_owner_token(self._session)
+
+    def _goes_on(self, queue: str, token: str, problem: BackendError) -> bool:
+        """Count a failed claim. Returns whether it may be repeated; if not, the next claim repeats it."""
+        self._circuits.failed(queue, problem)
+        if self._circuits.admits(queue):
+            return True
+        self._unanswered[queue] = token
+        return False
 
     def _back_off(self, problem: BackendUnavailable, what: str, unless: threading.Event) -> None:
         unless.wait(self._backoff.failed(problem, what))

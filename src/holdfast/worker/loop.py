@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from holdfast.errors import BackendUnavailable
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.units import format_duration
 from holdfast.values import ErrorInfo, WorkerResult, WorkerStatus
 from holdfast.worker.backoff import pause_after
@@ -41,6 +42,7 @@ class WorkerLoop:
         self._on_result = on_result
         self._is_stopping = False
         self._limited: dict[str, float] = {}
+        self._refusing: set[str] = set()
         self._maintenance = Maintenance(
             worker.backend, worker.copies, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
         )
@@ -58,9 +60,14 @@ class WorkerLoop:
     def run(self) -> None:
         """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs have run."""
         failures = 0
+        if not self._burst:
+            with suppress(BackendError):
+                self._worker.circuits.recall(self._queues)
         while not self._is_stopping:
             try:
-                self._maintenance.run_due()
+                if self._maintenance.run_due():
+                    self._worker.circuits.answered()
+                    self._worker.circuits.note()
                 worked = self._turn()
             except Exception as problem:
                 if self._burst:
@@ -70,7 +77,9 @@ class WorkerLoop:
                 continue
             failures = 0
             if self._burst and not worked:
-                return
+                break
+        with suppress(BackendError):
+            self._worker.circuits.note()
 
     def _recover(self, problem: Exception, failures: int) -> None:
         """Report the problem and wait a little: one outage, or one bad row, must not end the worker."""
@@ -91,6 +100,10 @@ class WorkerLoop:
             if self._is_stopping:
                 break
             result = self._worker.process_once(queue, wait=self._wait(worked, queue), unless=lambda: self._is_stopping)
+            if result.status is WorkerStatus.CIRCUIT_OPEN:
+                self._refused(queue, result, worked)
+                continue
+            self._refusing.discard(queue)
             is_limited = result.status is WorkerStatus.RATE_LIMITED and result.job_id is None
             # A burst must not wait for the next token of a queue without jobs.
             is_empty = is_limited and self._burst and not self._worker.has_work(queue, self._poll_interval_s)
@@ -110,6 +123,15 @@ class WorkerLoop:
             soonest_s = min(self._limited.values()) - self._worker.clock.monotonic()
             self._worker.clock.sleep(max(0.0, min(soonest_s, self._poll_interval_s, STOP_CHECK_S)))
         return worked or bool(self._limited)
+
+    def _refused(self, queue: str, result: WorkerResult, worked: bool) -> None:
+        """Report a queue whose circuit has opened, once, and do not ask again at once."""
+        if queue not in self._refusing:
+            self._refusing.add(queue)
+            if self._on_result is not None:
+                self._on_result(result)
+        if wait_s := self._wait(worked, queue):
+            self._worker.clock.sleep(wait_s)
 
     def _wait(self, worked: bool, queue: str) -> float:
         """Wait only on the last queue of a turn without work; if there are several queues, only briefly."""

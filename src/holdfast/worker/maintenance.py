@@ -54,16 +54,23 @@ class Maintenance:
         self._prune = Timer(backend.clock, PRUNE_INTERVAL_S)
         self._copy = Timer(backend.clock, COPY_INTERVAL_S)
 
-    def run_due(self) -> None:
-        if self._reap.is_due():
-            self.reap()
-        if self._prune.is_due():
-            self._backend.prune()
-            self._backend.tidy()
-        if self._repair.is_due():
-            self._backend.repair()
-        if self._copy.is_due():
-            self._deaths.check()
+    def run_due(self) -> bool:
+        """Run what is due. Returns whether there was anything, so that the engine has answered."""
+        has_run = False
+        for timer, task in (
+            (self._reap, self.reap),
+            (self._prune, self._clean),
+            (self._repair, self._backend.repair),
+            (self._copy, self._deaths.check),
+        ):
+            if timer.is_due():
+                task()
+                has_run = True
+        return has_run
+
+    def _clean(self) -> None:
+        self._backend.prune()
+        self._backend.tidy()
 
     def reap(self, which: str = "whose lease had expired") -> None:
         """Requeue the jobs whose leases have expired, and report them; the log says which jobs these were."""

@@ -98,12 +98,16 @@ class Reporter:
         self._count(self._counted(ends), [(*place, seconds) for place, seconds in durations.items()])
         self._pass_on(results)
 
+    def circuit_open(self, queue: str) -> None:
+        """Report that no jobs are claimed from the queue until its circuit closes."""
+        self._pass_on([WorkerResult(status=WorkerStatus.CIRCUIT_OPEN, queue=queue)])
+
     def _pass_on(self, results: Sequence[WorkerResult]) -> None:
         if self._listener is not None and results:
             try:
                 self._listener(results)
             except Exception:  # the listener is the application's code; jobs must not suffer from it
-                log.exception("the result listener failed for %s", counted(len(results), "job"))
+                log.exception("the result listener failed for %s", counted(len(results), "result"))
 
     def limited(self, news: Sequence[WorkerResult]) -> None:
         """Report queues that have reached their rate limit."""

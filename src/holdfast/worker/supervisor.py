@@ -24,11 +24,13 @@ from holdfast.metrics import End
 from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
 from holdfast.rates import Rate
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.units import format_duration
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
+from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.claim_cycle import ClaimCycle
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.dispatcher import Dispatcher
@@ -76,6 +78,7 @@ class Supervisor:
         options: WorkerOptions,
         version: str,
         limits: Mapping[str, Rate] | None = None,
+        breaker: Rule = DEFAULT_RULE,
         notifier: Notifier | None = None,
         session_dir: Path | None = None,
     ) -> None:
@@ -87,6 +90,13 @@ class Supervisor:
         self.options = options
         self.reporter = reporter
         self.backoff = EngineBackoff(engine.clock)
+        self._circuits = QueueCircuits(
+            Breakers(engine.state),
+            engine.clock,
+            breaker,
+            on_open=lambda queue: self._mailbox.post(lambda: reporter.circuit_open(queue)),
+        )
+        self.backoff.subscribe(lambda problem: self._circuits.answered() if problem is None else None)
         self._unadmitted: Sequence[JobLease] = ()
         self.turned_at = time.monotonic()
         self._engine = engine
@@ -127,6 +137,7 @@ class Supervisor:
             self._engine,
             self._maintenance,
             LiveOutputs(self._engine, lambda: self._pool.flights()),
+            self._circuits,
             worker_id=self.id,
             report=self.report,
             # Only the jobs that the report lists: otherwise, a job that is missing from the report would be reported
@@ -165,6 +176,7 @@ class Supervisor:
             admission=admission,
             backoff=self.backoff,
             throttle=throttle,
+            circuits=self._circuits,
             on_claimed=self._hold,
             on_answer=lambda answer: self._mailbox.post(lambda: self._take(answer)),
             fence_at=self._keeper.fence_at,

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, Self, TypeVar
 
 from msgspec import structs
@@ -17,10 +18,12 @@ from holdfast.metrics import End, MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
 from holdfast.rates import Rate
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.state.limits import Start, waits_of
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import ENTER_LIMIT_S, Admission, refused
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.dead_letters import DeadLetterCopies
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
@@ -48,12 +51,15 @@ class QueueWorker:
         clock: Clock,
         copies: DeadLetterCopies,
         limits: Mapping[str, Rate] | None = None,
+        breaker: Rule = DEFAULT_RULE,
     ) -> None:
         self.backend = backend
         self.copies = copies
         self.clock = clock
         self.reporter = Reporter(metrics, runtime.registry)
         self.backoff = EngineBackoff(clock)
+        self.circuits = QueueCircuits(Breakers(backend.state), clock, breaker)
+        self.backoff.subscribe(lambda problem: self.circuits.answered() if problem is None else None)
         self._runtime = runtime
         self._session = new_session()
         self._admission = Admission(signer, runtime.registry, clock)
@@ -68,18 +74,32 @@ class QueueWorker:
 
         If `unless` returns True once the job is claimed, the job is released instead: a worker that is shutting down
         starts nothing. If the queue has reached its rate limit, nothing is claimed: `retry_in` is when it has a token.
+        While the circuit of the queue is open, nothing is claimed either.
         """
+        if not self.circuits.admits(queue):
+            return WorkerResult(status=WorkerStatus.CIRCUIT_OPEN, queue=queue)
         is_limited = queue in self._throttle
         # A token is taken only if there is probably a job, and never held while waiting for one.
-        if is_limited and wait > 0 and not self.has_work(queue, wait):
-            return EMPTY
-        if not self._throttle.take(queue, 1):
+        with self._counted(queue):
+            if is_limited and wait > 0 and not self.has_work(queue, wait):
+                return EMPTY
+            allowed = self._throttle.take(queue, 1)
+        if not allowed:
             self.reporter.limited(self._throttle.news())
             return self._throttle.refusal(queue)
         try:
             return self._claim_and_process(queue, 0.0 if is_limited else wait, unless)
         finally:
             self._throttle.refund()
+
+    @contextmanager
+    def _counted(self, queue: str) -> Generator[None]:
+        """Count an error of the engine on the circuit of the queue."""
+        try:
+            yield
+        except BackendError as problem:
+            self.circuits.failed(queue, problem)
+            raise
 
     def has_work(self, queue: str, wait: float) -> bool:
         """Wait for a job of the queue; whether there may be one."""
@@ -88,8 +108,10 @@ class QueueWorker:
         return self.clock.monotonic() < give_up_at
 
     def _claim_and_process(self, queue: str, wait: float, unless: Callable[[], bool] | None) -> WorkerResult:
-        leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
+        with self._counted(queue):
+            leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
         self.backoff.answered()
+        self.circuits.claimed(queue)
         self._throttle.claimed(queue, 1, len(leases))
         if not leases:
             return EMPTY

@@ -400,6 +400,26 @@ BUGS: dict[str, Bug] = {
     "sweep takes buckets that are not full": bug(
         "test_sweeping_deletes_only_what_has_expired", (state.SWEEP, f"full_at <= {NOW}", "full_at > 0")
     ),
+    "stored size ignored": bug(
+        "test_a_slot_of_size_0_admits_no_job_and_promotes_none", (slots.RESIZE, "size = given.size,", "")
+    ),
+    "closed slot admits": bug(
+        "test_a_closed_slot_admits_no_job_before_its_time",
+        (slots.RESIZE, "closed_until = given.closed_until", "closed_until = 0"),
+    ),
+    "closed slot never opens": bug(
+        "test_a_slot_that_was_closed_admits_its_size_afterwards",
+        (slots.FREE_PLACES, "coalesce(s.closed_until, 0) <=", "coalesce(s.closed_until, 0) + :limit * 0 = 0 AND 0 <"),
+    ),
+    "size forgotten by an entry": bug(
+        "test_the_stored_size_counts_not_that_of_the_message",
+        (slots.TAKE, "SET fence = given.fence", "SET fence = given.fence, size = NULL"),
+    ),
+    "size deleted with an unused slot": bug(
+        "test_an_unused_slot_keeps_its_size_and_its_closing_time",
+        (inspector.LOCK_IDLE_SLOTS, " AND s.size IS NULL", ""),
+        (inspector.DELETE_SLOTS, " AND s.size IS NULL", ""),
+    ),
     "everyone leaves with the first": bug(
         "test_as_many_jobs_enter_as_the_slot_has_places",
         (slots.FREE, "(slot, seq) IN", ":seqs::text <> '' AND slot IN"),
@@ -671,7 +691,7 @@ def planted(
             super().__init__(conninfo, envelopes, policy=policy, clock=clock, prefix=prefix)
             sql = self.connections.sql
             self.connections.sql = lambda statement: sql(planting.edited(statement, clock))
-            self.state = state(self.connections)
+            self.state = state(self.connections, self._announcements)
             self.jobs = jobs(self.connections, self._announcements, policy, clock)
 
     return Planted

@@ -48,6 +48,7 @@ PROMOTE = part("promote")
 READ = part("read")
 REAP = part("reap")
 RENEW = part("renew")
+RESIZE = part("resize")
 REPLAY = part("replay")
 REPORT = part("report")
 RESCHEDULE = part("reschedule")
@@ -522,7 +523,29 @@ BUGS: dict[str, Bug] = {
         "test_repeating_an_entry_returns_the_same_fence", (ENTER, "if is_repeated then", "if false then")
     ),
     "more holders than places": bug(
-        "test_as_many_jobs_enter_as_the_slot_has_places", (ENTER, "return others >= size", "return others > size")
+        "test_as_many_jobs_enter_as_the_slot_has_places",
+        (ENTER, "return others >= locked._size(name, size)", "return others > size"),
+    ),
+    "stored size ignored": bug(
+        "test_a_slot_of_size_0_admits_no_job_and_promotes_none", (SLOTS, "0 or stored or size", "0 or size")
+    ),
+    "closed slot admits": bug(
+        "test_a_closed_slot_admits_no_job_before_its_time", (SLOTS, "closed_until > now and 0 or stored", "stored")
+    ),
+    "closed slot never opens": bug(
+        "test_a_slot_that_was_closed_admits_its_size_afterwards",
+        (SLOTS, "closed_until > now and", "closed_until > 0 and"),
+    ),
+    "slot not opened if a promoted job waits": bug(
+        "test_a_queue_that_nobody_works_on_does_not_keep_a_slot_closed", (PROMOTE, " or closed_until > 0", "")
+    ),
+    "stored size ignored when promoting": bug(
+        "test_resizing_promotes_exactly_as_many_as_fit",
+        (SLOTS, "< locked._size(waiter.slot, waiter.size)", "< waiter.size"),
+    ),
+    "resized though a condition failed": bug(
+        "test_a_refused_write_resizes_nothing",
+        (RESIZE, "if not versions then", "locked.resize(cmsgpack.unpack(ARGV[2]))\nif not versions then"),
     ),
     "blocked job stays held": bug(
         "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost", (SLOTS, "      let_go(token, queue, { id })\n", "")
@@ -645,7 +668,7 @@ BUGS: dict[str, Bug] = {
     ),
     "dead holder not noticed": bug(
         "test_repair_finishes_what_a_reaper_left_undone",
-        (PROMOTE, "if next(gone[name]) or not next(taken[name]) then", "if next(taken[name]) then"),
+        (PROMOTE, "(next(gone[name]) or not next(taken[name])", "(next(taken[name])"),
     ),
     "dead holder deleted while jobs wait": bug(
         "test_repair_notices_a_dead_holder_though_another_one_enters_again",
@@ -657,8 +680,8 @@ BUGS: dict[str, Bug] = {
     ),
     "repair promotes where there is no place": bug(
         "test_a_refused_settlement_leaves_nothing",
-        (PROMOTE, "if next(gone[name]) or not next(taken[name]) then", "if true then"),
-        (SLOTS, "locked._ahead(waiter.slot, waiter.queue) < waiter.size", "true"),
+        (PROMOTE, "(next(gone[name]) or", "(true or"),
+        (SLOTS, "locked._ahead(waiter.slot, waiter.queue) < locked._size(waiter.slot, waiter.size)", "true"),
         (SLOTS, "size > crowd.ahead", "true"),
     ),
     "fences start at one": bug(

@@ -439,6 +439,25 @@ BUGS: dict[str, Bug] = {
         "test_a_failed_job_can_be_rescheduled_and_keeps_its_attempts",
         (RESCHEDULE, "SET state = 0", "SET attempts = 0, state = 0"),
     ),
+    "stored size ignored": bug(
+        "test_a_slot_of_size_0_admits_no_job_and_promotes_none", (slots.SLOTS, "THEN size END", "THEN NULL END")
+    ),
+    "closed slot admits": bug(
+        "test_a_closed_slot_admits_no_job_before_its_time", (slots.SLOTS, "END, closed_until", "END, 0")
+    ),
+    "closed slot never opens": bug(
+        "test_a_slot_that_was_closed_admits_its_size_afterwards",
+        (slots.TO_REPAIR, "CAST(s.closed_until AS INTEGER) > :now", "s.closed_until > 0"),
+    ),
+    "slot not opened if a promoted job waits": bug(
+        "test_a_queue_that_nobody_works_on_does_not_keep_a_slot_closed",
+        (slots.TO_REPAIR, "CAST(s.closed_until AS INTEGER) > 0", "false"),
+    ),
+    "size deleted with an unused slot": bug(
+        "test_an_unused_slot_keeps_its_size_and_its_closing_time",
+        (inspector.UNUSED_SLOTS, " AND s.size IS NULL", ""),
+        (inspector.DELETE_UNUSED_SLOT, " AND s.size IS NULL", ""),
+    ),
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
     ),

@@ -51,6 +51,7 @@ def test_a_plain_job_has_no_slots() -> None:
         (JobBuilder("send").single_instance(), Slot(name="instance:send")),
         (JobBuilder("send").named("nightly").single_instance(), Slot(name="instance:nightly")),
         (JobBuilder("send").concurrency_key("customer-7"), Slot(name="key:customer-7")),
+        (JobBuilder("send").breaker("stripe"), Slot(name="breaker:stripe", size=2**31 - 2)),
         (JobBuilder("send").concurrency_key("customer-7", 3), Slot(name="key:customer-7", size=3)),
         (
             JobBuilder("send").idempotency_key("order-7"),

@@ -76,7 +76,7 @@ def test_the_more_urgent_of_two_simultaneous_orders_wins(clock: ManualClock) -> 
         is_raced = False
 
         def write(self, writes: Sequence[Write]) -> list[int] | None:
-            if writes[0].kind == ORDERS and not self.is_raced:
+            if isinstance(writes[0], Put) and writes[0].kind == ORDERS and not self.is_raced:
                 self.is_raced = True
                 WorkerRegistry(self).order_stop("w", StopOrder.NOW)
             return super().write(writes)

@@ -117,7 +117,7 @@ def _asking_for_application(printer: Printer | None) -> Printer:
 def _lines(results: Sequence[WorkerResult]) -> None:
     # A closed pipe must not stop the worker.
     with suppress(OSError):
-        write_lines(_line(result) for result in results if not _was_only_held(result))
+        write_lines(_line(result) for result in results if result.job_id is not None and not _was_only_held(result))
 
 
 def _was_only_held(result: WorkerResult) -> bool:

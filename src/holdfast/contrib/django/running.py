@@ -20,6 +20,7 @@ from holdfast.contrib.django.framework import (
     task_started,
 )
 from holdfast.contrib.django.results import Call, enqueued_of, result_of_run
+from holdfast.errors import CircuitOpen
 from holdfast.execution.failure import traceback_of
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted, JobTimeout
 from holdfast.handlers import Cancel, Handler, JobContext, Snooze
@@ -68,7 +69,7 @@ class _Run:
         match error:
             case Cancel() | JobCancelRequested() | ResultNotJson():
                 return True
-            case Snooze():
+            case Snooze() | CircuitOpen():
                 return False
             case JobInterrupted() if not isinstance(error, JobTimeout):
                 return False

@@ -23,6 +23,7 @@ from holdfast.values import (
     Ack,
     AttemptRecord,
     CancelAnswer,
+    CellWrite,
     DeadReason,
     Entered,
     Entry,
@@ -42,7 +43,6 @@ from holdfast.values import (
     ReplayAnswer,
     Settlement,
     SlotView,
-    Write,
 )
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Engine:
     # Jobs: see `Jobs`, which never receives an empty batch.
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         if writes and tx is not None:
             # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them

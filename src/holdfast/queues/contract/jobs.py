@@ -21,6 +21,7 @@ from holdfast.values import (
     Ack,
     AttemptRecord,
     CancelJob,
+    CellWrite,
     DeadReason,
     Entered,
     Entry,
@@ -36,7 +37,6 @@ from holdfast.values import (
     QueuePause,
     Release,
     Settlement,
-    Write,
 )
 
 K = TypeVar("K")
@@ -141,7 +141,7 @@ def kept_output(output: LiveOutput) -> LiveOutput:
     return LiveOutput(text=text, start=output.start + len(data) - len(text.encode()))
 
 
-def extras_of(settlements: Sequence[Settlement]) -> tuple[list[Write], list[JobEnvelope]]:
+def extras_of(settlements: Sequence[Settlement]) -> tuple[list[CellWrite], list[JobEnvelope]]:
     """The writes and the jobs that settlements carry. Conditions are refused: no verdict may depend on one."""
     carriers = [one for one in settlements if one.writes or one.enqueues]
     for one in carriers:
@@ -183,7 +183,7 @@ class EngineTransaction(ABC):
         record: AttemptRecord,
         *,
         leaves: Sequence[str] = (),
-        writes: Sequence[Write] = (),
+        writes: Sequence[CellWrite] = (),
         enqueues: Sequence[JobEnvelope] = (),
     ) -> None:
         """Acknowledge the job with these slots, writes and jobs as the last step, and commit. Raises `LeaseLost` if
@@ -204,7 +204,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         """Store all of these jobs and apply all writes, or nothing: an id taken by other content refuses the whole call
         (`IdConflict`), and so does a write whose condition fails (`StateConflict`). Of several jobs with the same

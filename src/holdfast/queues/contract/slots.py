@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.clock import duration_us
 from holdfast.queues.contract.state import CellName
-from holdfast.values import Cell, Entered, Entry, EntryOutcome, JobLease, Release, Settlement, Slot
+from holdfast.values import Cell, Entered, Entry, EntryOutcome, JobLease, Release, Resize, Settlement, Slot
 
 PROMOTION_S: Final = 5.0
 """How long a promoted job can enter its slot before new ones."""
@@ -26,10 +26,13 @@ JobNumber: TypeAlias = int | str
 
 
 class SlotRow(NamedTuple):
-    """A locked slot: the last fence number assigned, and the size that an operator has set, if any."""
+    """A locked slot: the last fence number assigned, the size that a `Resize` has set, if any, and until when the slot
+    admits no job.
+    """
 
     fence: int
     size: int | None = None
+    closed_until_us: int = 0
 
 
 class Place(NamedTuple):
@@ -70,6 +73,10 @@ class SlotRows(ABC):
     @abstractmethod
     def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
         """Lock these slots in this order until the transaction ends, creating those that do not exist."""
+
+    @abstractmethod
+    def resize(self, slots: Mapping[str, SlotRow]) -> None:
+        """Store the size of each slot, and until when it admits no job."""
 
     @abstractmethod
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
@@ -213,7 +220,28 @@ class LockedSlots:
     def promote(self) -> int:
         """Promote as many waiting jobs as there are free places, and return how many."""
         self._read()
+        self._open()
         return self._promote(dict.fromkeys(self._names, MAX_PROMOTIONS))
+
+    def _open(self) -> None:
+        """Forget until when slots were closed, if that time is over, so that `repair` does not find them again."""
+        opened = {
+            name: row._replace(closed_until_us=0)
+            for name, row in self._slots.items()
+            if 0 < row.closed_until_us <= self._rows.now_us
+        }
+        if opened:
+            self._slots |= opened
+            self._rows.resize(opened)
+
+    def resize(self, resizes: Sequence[Resize]) -> int:
+        """Change the sizes of these slots, and promote the jobs that have a place now. Returns how many."""
+        for one in resizes:
+            closed_until_us = self._rows.now_us + duration_us(one.closed_for) if one.closed_for else 0
+            row = self._slots[one.slot]._replace(size=one.size, closed_until_us=closed_until_us)
+            self._slots[one.slot] = row
+        self._rows.resize({one.slot: self._slots[one.slot] for one in resizes})
+        return self.promote()
 
     def _read(self) -> None:
         self._taken = {name: {} for name in self._names}
@@ -235,9 +263,11 @@ class LockedSlots:
         return 0 < promotion.until_us - self._rows.now_us <= duration_us(PROMOTION_S)
 
     def _size(self, name: str, size: int) -> int:
-        """The size that an operator has set, or else the one in the job's message."""
-        stored = self._slots[name].size
-        return size if stored is None else stored
+        """The current size of a slot: 0 while it is closed, else the one that was set, or the one in the message."""
+        row = self._slots[name]
+        if row.closed_until_us > self._rows.now_us:
+            return 0
+        return size if row.size is None else row.size
 
     def _promote(self, freed: Mapping[str, int], finished: Collection[str] = ()) -> int:
         """Promote the best jobs of each queue, because a paused queue must not hold up the others. `freed` has the
@@ -322,6 +352,11 @@ def keeps_turn(settlement: Settlement) -> bool:
 def slot_names(entries: Iterable[Entry]) -> set[str]:
     """The slots that these entries ask for."""
     return {slot.name for entry in entries for slot in entry.slots}
+
+
+def resized_slots(resizes: Iterable[Resize]) -> set[str]:
+    """The slots whose sizes these change."""
+    return {one.slot for one in resizes}
 
 
 def left_slots(settlements: Iterable[Settlement]) -> set[str]:

@@ -6,11 +6,11 @@ of workers, is plain Python on top, in `holdfast/state/`.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.clock import MICROSECONDS, duration_us
-from holdfast.values import Cell, Drop, Put, Spend, Spent, Write
+from holdfast.values import Cell, CellWrite, Drop, Put, Resize, Spend, Spent, Write
 
 PAGE: Final = 1000
 # A damaged database may hold larger values; the next version must still fit into 64 bits.
@@ -32,7 +32,8 @@ class SharedState(ABC):
         """Apply all writes, in order, and return their new versions; if a condition fails, apply none and return None.
 
         A version is one more than the last one of its key or the engine's clock in microseconds, whichever is
-        greater. The version of a `Drop` is the one that the cell then has, 0 if there was nothing to drop.
+        greater. The version of a `Drop` is the one that the cell then has, 0 if there was nothing to drop; the version
+        of a `Resize` is 0. Slots are locked before cells.
         """
 
     @abstractmethod
@@ -75,7 +76,22 @@ class Applied(NamedTuple):
     cells: dict[CellName, StoredCell]
 
 
-def apply_writes(writes: Sequence[Write], stored: Mapping[CellName, StoredCell], now_us: int) -> Applied | None:
+def parted(writes: Iterable[Write]) -> tuple[list[CellWrite], list[Resize]]:
+    """The writes to cells, and those to slots."""
+    listed = list(writes)
+    return (
+        [one for one in listed if not isinstance(one, Resize)],
+        [one for one in listed if isinstance(one, Resize)],
+    )
+
+
+def versions_of(writes: Iterable[Write], of_cells: Iterable[int]) -> list[int]:
+    """The new version of each write, given those of the writes to cells."""
+    left = iter(of_cells)
+    return [0 if isinstance(one, Resize) else next(left) for one in writes]
+
+
+def apply_writes(writes: Sequence[CellWrite], stored: Mapping[CellName, StoredCell], now_us: int) -> Applied | None:
     """The outcome of writes to locked cells, given what is stored; None if a condition fails."""
     versions: list[int] = []
     cells: dict[CellName, StoredCell] = {}
@@ -94,7 +110,7 @@ def apply_writes(writes: Sequence[Write], stored: Mapping[CellName, StoredCell],
     return Applied(versions, cells)
 
 
-def _stored(write: Write, version: int, now_us: int) -> StoredCell:
+def _stored(write: CellWrite, version: int, now_us: int) -> StoredCell:
     match write:
         case Put(value=value, ttl=ttl):
             return StoredCell(value, version, None if ttl is None else now_us + duration_us(ttl))

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.clock import from_us
 from holdfast.queues.contract.engine import EngineInfo
 from holdfast.queues.contract.records import message_fields
-from holdfast.queues.contract.slots import JobNumber, Waiter
+from holdfast.queues.contract.slots import JobNumber, SlotRow, Waiter
 from holdfast.queues.contract.state import CellName, StoredCell
 from holdfast.queues.contract.uniques import UniqueRow
 from holdfast.values import (
@@ -145,6 +145,8 @@ class MemoryStore:
         self.buckets: dict[str, int] = {}
         self.by_number: dict[JobNumber, StoredJob] = {}
         self.fences: dict[str, int] = {}
+        self.sizes: dict[str, SlotRow] = {}
+        """The slots whose size was set. Their fences are in `fences`."""
         self.places: dict[str, dict[JobNumber, StoredPlace]] = {}
         self.blocked: dict[JobNumber, Waiter] = {}
         self.waiting: dict[str, dict[str, list[tuple[int, int, str, Waiter]]]] = {}
@@ -178,6 +180,7 @@ class MemoryStore:
                 self.buckets,
                 self.by_number,
                 self.fences,
+                self.sizes,
                 self.places,
                 self.blocked,
                 self.waiting,

@@ -28,6 +28,7 @@ from holdfast.queues.engines.tables.rows import Row, dues, lease_state, leased
 from holdfast.values import (
     Accepted,
     AttemptView,
+    CellWrite,
     DeadReason,
     Entered,
     Entry,
@@ -39,7 +40,6 @@ from holdfast.values import (
     Progress,
     QueuePause,
     Settlement,
-    Write,
 )
 
 WAIT_STEP_S = 0.005
@@ -53,7 +53,7 @@ class MemoryJobs(Jobs):
         self._store = store
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         with self._store.lock:
             now = self.clock.now_us()

@@ -18,7 +18,17 @@ class MemorySlots(SlotRows):
         self.now_us = now_us
 
     def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
-        return {name: SlotRow(self._store.fences.get(name, 0)) for name in names}
+        unsized = SlotRow(0)
+        return {
+            name: self._store.sizes.get(name, unsized)._replace(fence=self._store.fences.get(name, 0)) for name in names
+        }
+
+    def resize(self, slots: Mapping[str, SlotRow]) -> None:
+        for name, row in slots.items():
+            if row.size is None:
+                self._store.sizes.pop(name, None)
+            else:
+                self._store.sizes[name] = row
 
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
         return {(one.token, one.owner_token) for one in leases if self._store.held(one, self.now_us)}

@@ -3,8 +3,18 @@
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.queues.contract.state import PAGE, SharedState, apply_writes, cell_of, spend_all
+from holdfast.queues.contract.slots import LockedSlots, resized_slots
+from holdfast.queues.contract.state import (
+    PAGE,
+    SharedState,
+    apply_writes,
+    cell_of,
+    parted,
+    spend_all,
+    versions_of,
+)
 from holdfast.queues.engines.memory.connections import MemoryStore
+from holdfast.queues.engines.memory.slots import MemorySlots
 from holdfast.values import Cell, Spend, Spent, Write
 
 
@@ -28,11 +38,15 @@ class MemoryState(SharedState):
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         with self._store.lock:
-            applied = apply_writes(writes, self._store.cells, self._clock.now_us())
+            now = self._clock.now_us()
+            cells, resizes = parted(writes)
+            applied = apply_writes(cells, self._store.cells, now)
             if applied is None:
                 return None
             self._store.cells |= applied.cells
-            return applied.versions
+            if resizes:
+                LockedSlots(MemorySlots(self._store, now), resized_slots(resizes)).resize(resizes)
+            return versions_of(writes, applied.versions)
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         with self._store.lock:

@@ -14,7 +14,7 @@ from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import USUAL_DEFAULTS, EnvelopeFactory, JobDefaults, JobIds
 from holdfast.queues.signing import Signer
-from holdfast.values import Accepted, JobEnvelope, JobState, WorkerResult, WorkerStatus, Write
+from holdfast.values import Accepted, CellWrite, JobEnvelope, JobState, WorkerResult, WorkerStatus
 
 MAX_TURNS: Final = 10_000
 
@@ -42,7 +42,7 @@ class SyncEngine(MemoryEngine):
         self._process_once = process_once
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         accepted = super().accept(envelopes, tx, writes=writes)
         # A handler that enqueues is already inside a drain: the outer loop runs its jobs.

@@ -58,6 +58,7 @@ from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FO
 from holdfast.values import (
     Accepted,
     Ack,
+    CellWrite,
     Entered,
     Entry,
     JobEnvelope,
@@ -68,7 +69,6 @@ from holdfast.values import (
     Progress,
     QueuePause,
     Settlement,
-    Write,
 )
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ class MysqlJobs(Jobs):
         self._busy_at = float("-inf")
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         is_unique = any(one.unique is not None for one in envelopes)
         duplicates: dict[str, str] = {}
@@ -266,7 +266,7 @@ class MysqlJobs(Jobs):
             return self._accept(session, envelopes, ())
 
     def _accept(
-        self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]
+        self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[CellWrite]
     ) -> tuple[set[str], dict[str, str]]:
         """Insert the jobs that are new. Returns their ids, and those of duplicates, each with the id of its job."""
         if writes:

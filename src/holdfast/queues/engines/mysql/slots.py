@@ -28,7 +28,11 @@ PAIRS_AT_ONCE: Final = 50
 
 LOCK_SLOTS: Final = "INSERT INTO holdfast_slots (name, fence) VALUES (%s, 0) ON DUPLICATE KEY UPDATE name = name"
 LOCKED_SLOTS: Final = f"""
-    SELECT name, fence, size, {CLOCK} FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %s FOR UPDATE"""
+    SELECT name, fence, size, closed_until, {CLOCK} FROM holdfast_slots FORCE INDEX (PRIMARY)
+    WHERE name IN %s FOR UPDATE"""
+RESIZE: Final = """
+    INSERT INTO holdfast_slots (name, fence, size, closed_until) VALUES (%s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE size = VALUES(size), closed_until = VALUES(closed_until)"""
 
 KNOWN_SLOTS: Final = "SELECT name FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %s"
 
@@ -89,13 +93,17 @@ PROMOTE: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET state = {WAITING},{PLACE} WHERE seq IN %s"""
 STOP_WAITING: Final = "DELETE b FROM holdfast_blocked AS b FORCE INDEX (PRIMARY) WHERE b.seq IN %s"
 
-# The slots that jobs wait for although they have no place, or a place that is no longer valid.
+# The slots that jobs wait for although they have no place, or a place that is no longer valid, or were closed for a
+# time that is over. A slot that is closed is left out, so that it is not locked each time.
 NEGLECTED: Final = f"""
     SELECT w.slot FROM (SELECT slot FROM holdfast_blocked FORCE INDEX (by_turn) GROUP BY slot) AS w
-    WHERE NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = w.slot)
-       OR EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY)
-                  LEFT JOIN holdfast_jobs AS j ON j.seq = p.seq
-                  WHERE p.slot = w.slot AND NOT COALESCE({IS_TAKEN}, 0))
+    LEFT JOIN holdfast_slots AS s FORCE INDEX (PRIMARY) ON s.name = w.slot
+    WHERE COALESCE(s.closed_until <= {CLOCK} AND COALESCE(s.size, 1) > 0, 1)
+        AND (s.closed_until > 0
+             OR NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = w.slot)
+             OR EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY)
+                        LEFT JOIN holdfast_jobs AS j ON j.seq = p.seq
+                        WHERE p.slot = w.slot AND NOT COALESCE({IS_TAKEN}, 0)))
     LIMIT %s"""
 
 LOCK_KEYS: Final = """
@@ -122,7 +130,13 @@ class MysqlSlots(SlotRows):
         self._session.insert(self._sql(LOCK_SLOTS), [(name,) for name in names])
         locked = self._rows(LOCKED_SLOTS, names)
         self.now_us = max(clock for *_, clock in locked)
-        return {name.decode(): SlotRow(min(fence, NEVER - 1), size) for name, fence, size, _ in locked}
+        return {
+            name.decode(): SlotRow(min(fence, NEVER - 1), size, closed_until)
+            for name, fence, size, closed_until, _ in locked
+        }
+
+    def resize(self, slots: Mapping[str, SlotRow]) -> None:
+        self._session.insert(self._sql(RESIZE), [(name, *row) for name, row in sorted(slots.items())])
 
     def free_slots(self, names: Sequence[str]) -> list[str]:
         """Those of these slots that no other transaction has locked, if the server can skip locked rows."""

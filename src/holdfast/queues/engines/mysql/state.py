@@ -11,11 +11,22 @@ from typing import Any, Final, TypeVar
 
 from holdfast.clock import duration_us
 from holdfast.errors import StateConflict
-from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
+from holdfast.queues.contract.slots import LockedSlots, resized_slots
+from holdfast.queues.contract.state import (
+    PAGE,
+    CellName,
+    SharedState,
+    StoredCell,
+    apply_writes,
+    cell_of,
+    parted,
+    spend_all,
+    versions_of,
+)
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, pieces
 from holdfast.queues.engines.mysql.transactions import MysqlStatements
 from holdfast.queues.engines.tables.rows import NEVER, Row, text
-from holdfast.values import Cell, Put, Spend, Spent, Write
+from holdfast.values import Cell, CellWrite, Put, Spend, Spent, Write
 
 S = TypeVar("S", str, bytes)
 
@@ -103,8 +114,18 @@ class MysqlState(SharedState):
                 return [self._connections.run(lambda session: _put(session, sql, [put]))]
             case _:
                 pass
+        cells, resizes = parted(writes)
+
+        def write(session: Session) -> list[int]:
+            if resizes:
+                # Not imported at the top, because the slots read cells.
+                from holdfast.queues.engines.mysql.slots import MysqlSlots
+
+                LockedSlots(MysqlSlots(session, self._connections), resized_slots(resizes)).resize(resizes)
+            return versions_of(writes, write_cells(session, sql, cells) if cells else ())
+
         try:
-            return self._connections.transact(lambda session: write_cells(session, sql, writes), repeats=False)
+            return self._connections.transact(write, repeats=False)
         except StateConflict:
             return None
 
@@ -153,7 +174,7 @@ class MysqlState(SharedState):
         return self._connections.transact(work)
 
 
-def write_cells(session: MysqlStatements, sql: Callable[[str], str], writes: Sequence[Write]) -> list[int]:
+def write_cells(session: MysqlStatements, sql: Callable[[str], str], writes: Sequence[CellWrite]) -> list[int]:
     """Apply writes in the open transaction, which has to be rolled back if a condition fails (`StateConflict`)."""
     names = sorted({(write.kind, write.key) for write in writes})
     session.insert(sql(LOCK_CELLS), names)
@@ -180,7 +201,7 @@ def live_cells(session: Session, sql: Callable[[str], str], names: Sequence[Cell
     }
 
 
-def put_cells(session: Session, sql: Callable[[str], str], writes: Sequence[Write]) -> None:
+def put_cells(session: Session, sql: Callable[[str], str], writes: Sequence[CellWrite]) -> None:
     """Apply writes without conditions in the open transaction; puts of different cells share one statement."""
     puts = {(write.kind, write.key): write for write in writes if isinstance(write, Put)}
     if len(puts) == len(writes):

@@ -31,7 +31,7 @@ class PostgresEngine(Engine):
             self.connections,
             jobs=PostgresJobs(self.connections, self._announcements, policy, clock),
             records=PostgresRecords(self.connections, self._announcements, policy),
-            state=PostgresState(self.connections),
+            state=PostgresState(self.connections, self._announcements),
         )
 
     def close(self) -> None:

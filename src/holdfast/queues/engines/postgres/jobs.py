@@ -63,6 +63,7 @@ from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FA
 from holdfast.values import (
     Accepted,
     Ack,
+    CellWrite,
     Entered,
     Entry,
     JobEnvelope,
@@ -75,7 +76,6 @@ from holdfast.values import (
     QueuePause,
     Release,
     Settlement,
-    Write,
 )
 
 # How often a waiting worker polls, less and less often: notifications are hints and may be lost.
@@ -355,7 +355,7 @@ class PostgresJobs(Jobs):
         self._announcements = announcements
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         if tx is not None:
             with PostgresCaller(tx, self._connections) as connection:
@@ -375,7 +375,7 @@ class PostgresJobs(Jobs):
         self,
         connection: PostgresStatements,
         envelopes: Sequence[JobEnvelope],
-        writes: Sequence[Write],
+        writes: Sequence[CellWrite],
         announce: Callable[[PostgresStatements, Iterable[str]], None],
     ) -> list[Accepted]:
         """Apply the writes, then insert the jobs, in the open transaction. Unique keys come first: checking them locks

@@ -26,9 +26,15 @@ CREATE_SLOTS: Final = """
 # The clock is read for each row after it was locked, so the last reading is later than every wait.
 LOCK_SLOTS: Final = f"""
     WITH locked AS MATERIALIZED (
-        SELECT name, fence, size FROM holdfast.slots WHERE name = ANY (:names::text[]) ORDER BY name FOR UPDATE
+        SELECT name, fence, size, closed_until FROM holdfast.slots
+        WHERE name = ANY (:names::text[]) ORDER BY name FOR UPDATE
     )
-    SELECT name, least(fence, {NEVER - 1}), size, {CLOCK} FROM locked"""
+    SELECT name, least(fence, {NEVER - 1}), size, closed_until, {CLOCK} FROM locked"""
+
+RESIZE: Final = """
+    UPDATE holdfast.slots AS s SET size = given.size, closed_until = given.closed_until
+    FROM unnest(:names::text[], :sizes::integer[], :closed::bigint[]) AS given (name, size, closed_until)
+    WHERE s.name = given.name"""
 
 # Those that nobody else has locked.
 FREE_SLOTS: Final = """
@@ -180,7 +186,7 @@ FREE_PLACES: Final = f"""
             ORDER BY b.lane, b.due_at, b.id LIMIT {PROMOTE_AT_ONCE}
         ) AS first
     ) AS best
-    WHERE coalesce(s.size, best.size) > (
+    WHERE coalesce(s.closed_until, 0) <= {NOW} AND coalesce(s.size, best.size) > (
         SELECT count(*) FROM holdfast.places AS p
         WHERE p.slot = pairs.slot AND (p.owner_token IS NOT NULL OR p.queue = pairs.queue) AND {IS_TAKEN}
     )
@@ -232,7 +238,15 @@ class PostgresSlots(SlotRows):
     def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
         rows = _lock(self._connection, self._sql, (CREATE_SLOTS, LOCK_SLOTS), {"names": list(names)})
         self.now_us = rows[-1][-1]
-        return {name: SlotRow(fence, size) for name, fence, size, _ in rows}
+        return {name: SlotRow(fence, size, closed_until) for name, fence, size, closed_until, _ in rows}
+
+    def resize(self, slots: Mapping[str, SlotRow]) -> None:
+        query = {
+            "names": list(slots),
+            "sizes": numbers("NULL" if row.size is None else row.size for row in slots.values()),
+            "closed": numbers(row.closed_until_us for row in slots.values()),
+        }
+        self._connection.execute(self._sql(RESIZE), query)
 
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
         return self._claims(LOCK_HELD, ((one.token, one.owner_token) for one in leases))

@@ -10,11 +10,24 @@ from typing import Any, Final
 
 from holdfast.clock import duration_us
 from holdfast.errors import StateConflict
-from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
+from holdfast.queues.contract.slots import LockedSlots, resized_slots
+from holdfast.queues.contract.state import (
+    PAGE,
+    CellName,
+    SharedState,
+    StoredCell,
+    apply_writes,
+    cell_of,
+    parted,
+    spend_all,
+    versions_of,
+)
+from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.slots import PostgresSlots
 from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, Rows, numbers
 from holdfast.queues.engines.tables.rows import NEVER
-from holdfast.values import Cell, Put, Spend, Spent, Write
+from holdfast.values import Cell, CellWrite, Put, Spend, Spent, Write
 
 READ: Final = f"""
     WITH {NOW_IS}
@@ -88,8 +101,9 @@ SWEEP: Final = f"""
 class PostgresState(SharedState):
     """Cells and buckets in a PostgreSQL database."""
 
-    def __init__(self, connections: PostgresConnections) -> None:
+    def __init__(self, connections: PostgresConnections, announcements: Announcements) -> None:
         self._connections = connections
+        self._announcements = announcements
 
     def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = PAGE) -> list[Cell]:
         query = {"kind": kind, "after": after, "limit": limit, "keys": list(keys or ())}
@@ -99,9 +113,18 @@ class PostgresState(SharedState):
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         if not writes:
             return []
-        run = self._connections.run if _are_independent(writes) else self._connections.converse
+        sql = self._connections.sql
+        cells, resizes = parted(writes)
+
+        def write(connection: Connection) -> list[int]:
+            if resizes:
+                slots = PostgresSlots(connection, sql, self._announcements)
+                LockedSlots(slots, resized_slots(resizes)).resize(resizes)
+            return versions_of(writes, write_cells(connection, sql, cells) if cells else ())
+
+        run = self._connections.run if _are_independent(cells) and not resizes else self._connections.converse
         try:
-            return run(lambda connection: list(write_cells(connection, self._connections.sql, writes)))
+            return run(write)
         except StateConflict:
             return None
 
@@ -126,7 +149,9 @@ class PostgresState(SharedState):
         return int(swept)
 
 
-def write_cells(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
+def write_cells(
+    connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[CellWrite]
+) -> Iterable[int]:
     """Apply writes in the open transaction, which has to be rolled back if a condition fails
     (`StateConflict`). In a pipeline, only a caller that reads the versions waits for them.
     """
@@ -153,7 +178,7 @@ def write_cells(connection: PostgresStatements, sql: Callable[[str], bytes], wri
     return applied.versions
 
 
-def _put(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
+def _put(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[CellWrite]) -> Iterable[int]:
     query = _named((write.kind, write.key) for write in writes) | {
         "values": [write.value if isinstance(write, Put) else b"" for write in writes],
         "ttls": numbers(_ttl_us(write) for write in writes),
@@ -161,12 +186,12 @@ def _put(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Se
     return _versions(writes, connection.execute(sql(PUT), query))
 
 
-def _versions(writes: Sequence[Write], put: Rows) -> Iterator[int]:
+def _versions(writes: Sequence[CellWrite], put: Rows) -> Iterator[int]:
     versions = {(kind, key): version for kind, key, version in put.fetchall()}
     yield from (versions[write.kind, write.key] for write in writes)
 
 
-def _are_independent(writes: Sequence[Write]) -> bool:
+def _are_independent(writes: Sequence[CellWrite]) -> bool:
     """Whether no write has a condition and each is to another cell."""
     return all(one.if_version is None for one in writes) and len({(one.kind, one.key) for one in writes}) == len(writes)
 
@@ -176,7 +201,7 @@ def _named(names: Iterable[CellName]) -> dict[str, Any]:
     return {"kinds": [kind for kind, _ in chosen], "keys": [key for _, key in chosen]}
 
 
-def _ttl_us(write: Write) -> int | str:
+def _ttl_us(write: CellWrite) -> int | str:
     if isinstance(write, Put):
         return "NULL" if write.ttl is None else duration_us(write.ttl)
     return 0

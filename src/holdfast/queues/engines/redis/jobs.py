@@ -30,7 +30,7 @@ from holdfast.queues.contract import (
     until_done,
 )
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
-from holdfast.queues.engines.redis.slots import ENTER, PROMOTE, entered, entry_rows, unique_row
+from holdfast.queues.engines.redis.slots import ENTER, PROMOTE, entered, entry_rows, log_dead_letters, unique_row
 from holdfast.queues.engines.redis.state import packed, write_rows
 from holdfast.queues.engines.tables.rows import Row, attempt_columns, lease_state, leased, pauses, text
 from holdfast.queues.engines.tables.states import CODES
@@ -38,6 +38,7 @@ from holdfast.values import (
     Accepted,
     Ack,
     AttemptRecord,
+    CellWrite,
     Entered,
     Entry,
     JobEnvelope,
@@ -48,7 +49,6 @@ from holdfast.values import (
     Progress,
     QueuePause,
     Settlement,
-    Write,
 )
 
 ACCEPT: Final = Script("accepting", "cells", "accept")
@@ -105,7 +105,7 @@ class RedisJobs(Jobs):
         self._connections = connections
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         _refuse_too_many(envelopes)
         fresh: dict[str, JobEnvelope] = {}
@@ -180,20 +180,20 @@ class RedisJobs(Jobs):
         asked_at = self.clock.monotonic()
         length = duration_us(self.policy.lease_s)
         groups, dead = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
-        _log_dead_letters(dead)
+        log_dead_letters(dead)
         return leased(_rows(groups), queue, owner_token, asked_at)
 
     def enter(self, entries: Sequence[Entry]) -> list[Entered]:
         kinds = {slot.unless[0] for entry in entries for slot in entry.slots if slot.unless is not None}
         now, answers, dead = self._connections.run(ENTER, _pack(entry_rows(entries)), kinds=list(kinds))
-        _log_dead_letters(dead)
+        log_dead_letters(dead)
         return [entered(answer, now) for answer in answers]
 
     def repair(self) -> int:
         promoted, last = 0, b""
         while last is not None:
             number, last, dead = self._connections.run(PROMOTE, last, CHECKED_SLOTS, REPAIRED_SLOTS)
-            _log_dead_letters(dead)
+            log_dead_letters(dead)
             promoted += number
         return promoted
 
@@ -236,7 +236,7 @@ class RedisJobs(Jobs):
                 raise _unique_conflict(groups)
         else:
             answers, groups, dead = self._connections.run(EXCHANGE, *head, *words)
-        _log_dead_letters(dead)
+        log_dead_letters(dead)
         return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -267,7 +267,7 @@ class RedisJobs(Jobs):
     def expire_leases(self, sessions: Sequence[bytes]) -> int:
         expired: int
         expired, dead = self._connections.run(EXPIRE, *sessions)
-        _log_dead_letters(dead)
+        log_dead_letters(dead)
         return expired
 
     def reap_expired(self, queue: str | None = None) -> int:
@@ -280,7 +280,7 @@ class RedisJobs(Jobs):
     def _reap(self, words: _Words) -> int:
         reaped: int
         reaped, dead = self._connections.run(REAP, *words)
-        _log_dead_letters(dead)
+        log_dead_letters(dead)
         return reaped
 
     def pause(self, queue: str, reason: str = "") -> None:
@@ -317,11 +317,6 @@ def _job_words(envelopes: Sequence[JobEnvelope]) -> _Words:
 def _unique_conflict(found: Sequence[bytes]) -> UniqueConflict:
     key, job_id = found
     return UniqueConflict(text(key), text(job_id))
-
-
-def _log_dead_letters(ids: Sequence[bytes]) -> None:
-    for id in ids:
-        log.error("job %s was dead-lettered: its record is damaged", text(id))
 
 
 def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:

@@ -4,6 +4,7 @@ A script cannot call this process, so the decisions of `contract/slots.py` and `
 `lua/slots.lua`, `lua/enter.lua` and `lua/uniques.lua`, with the same names and in the same order.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from holdfast.queues.engines.redis.connections import ESCAPED, Script
 from holdfast.queues.engines.redis.state import packed
 from holdfast.queues.engines.tables.rows import Row, text
 from holdfast.values import Entered, Entry, EntryOutcome, Unique
+
+log = logging.getLogger("holdfast.redis")
 
 ENTER: Final = Script("room", "ending", "cells", "slots", "enter")
 PROMOTE: Final = Script("room", "ending", "slots", "promote")
@@ -38,6 +41,12 @@ def entered(answer: Sequence[Any], now_us: int) -> Entered:
     outcome, fence, *cells = answer
     found = [cell_of((text(kind), text(key)), StoredCell(*stored), now_us) for kind, key, *stored in cells]
     return Entered(outcome=EntryOutcome(outcome.decode()), fence=fence, cell=found[0] if found else None)
+
+
+def log_dead_letters(ids: Sequence[bytes]) -> None:
+    """Log the jobs that a script dead-lettered when it met them."""
+    for id in ids:
+        log.error("job %s was dead-lettered: its record is damaged", text(id))
 
 
 def unique_row(unique: Unique) -> Row:

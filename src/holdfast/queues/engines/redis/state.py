@@ -8,13 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.clock import MICROSECONDS, duration_us
-from holdfast.queues.contract.state import PAGE, SharedState, StoredCell, cell_of
+from holdfast.queues.contract.state import PAGE, SharedState, StoredCell, cell_of, parted, versions_of
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
 from holdfast.queues.engines.tables.rows import Row, text
-from holdfast.values import Cell, Put, Spend, Spent, Write
+from holdfast.values import Cell, CellWrite, Put, Resize, Spend, Spent, Write
 
 READ: Final = Script("cells", "read")
 WRITE: Final = Script("cells", "write")
+RESIZE: Final = Script("room", "ending", "cells", "slots", "resize")
 SPEND: Final = Script("room", "spend")
 SWEEP: Final = Script("sweep")
 
@@ -44,12 +45,16 @@ class RedisState(SharedState):
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         if not writes:
             return []
+        cells, resizes = parted(writes)
         # Not repeated if its reply is lost: the first run would make the condition of the second fail.
-        repeats = all(one.if_version is None for one in writes)
-        rows = msgspec.msgpack.encode(write_rows(writes))
-        kinds = [one.kind for one in writes]
-        versions: list[int] | None = self._connections.run(WRITE, rows, repeats=repeats, kinds=kinds)
-        return versions
+        repeats = all(one.if_version is None for one in cells)
+        kinds = [one.kind for one in cells]
+        arguments = [msgspec.msgpack.encode(write_rows(cells))]
+        if resizes:
+            arguments.append(msgspec.msgpack.encode(_size_rows(resizes)))
+        script = RESIZE if resizes else WRITE
+        versions: list[int] | None = self._connections.run(script, *arguments, repeats=repeats, kinds=kinds)
+        return None if versions is None else versions_of(writes, versions)
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         if not spends:
@@ -63,13 +68,18 @@ class RedisState(SharedState):
         return deleted
 
 
-def write_rows(writes: Sequence[Write]) -> list[Row]:
+def write_rows(writes: Sequence[CellWrite]) -> list[Row]:
     """Writes as `cells.lua` takes them: kind, key, value (None to drop the cell), ttl, expected version."""
     rows: list[Row] = []
     for one in writes:
         value, ttl = (packed(one.value), one.ttl) if isinstance(one, Put) else (None, None)
         rows.append((one.kind, one.key, value, None if ttl is None else duration_us(ttl), one.if_version))
     return rows
+
+
+def _size_rows(resizes: Sequence[Resize]) -> list[Row]:
+    """Changed sizes as `resize.lua` takes them."""
+    return [(one.slot, False if one.size is None else one.size, duration_us(one.closed_for)) for one in resizes]
 
 
 def packed(value: bytes) -> msgspec.Raw:

@@ -65,6 +65,7 @@ from holdfast.queues.engines.tables.states import (
 from holdfast.values import (
     Accepted,
     Ack,
+    CellWrite,
     Entered,
     Entry,
     JobEnvelope,
@@ -75,7 +76,6 @@ from holdfast.values import (
     Progress,
     QueuePause,
     Settlement,
-    Write,
 )
 
 # How long a wait relies on the last poll: after this, it checks for due times that moved and commits it missed.
@@ -301,7 +301,7 @@ class SqliteJobs(Jobs):
         self._file = file
 
     def accept(
-        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
         if tx is None:
             return self._file.transact(lambda connection, now: self._accept(connection, envelopes, writes, now))
@@ -309,7 +309,7 @@ class SqliteJobs(Jobs):
             return self._store(connection, envelopes, self.clock.now_us())
 
     def _accept(
-        self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write], now: int
+        self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[CellWrite], now: int
     ) -> list[Accepted]:
         if writes and write_cells(connection, self._sql, writes, now) is None:
             raise StateConflict("a condition on shared state did not hold; nothing was enqueued")

@@ -28,10 +28,10 @@ IS_TAKEN: Final = f"""
         ELSE held.queue = p.queue AND held.state <= {FAILED} AND held.due_at <= :now END)"""
 
 SLOTS: Final = """
-    SELECT name, fence, CASE typeof(size) WHEN 'integer' THEN size END
+    SELECT name, fence, CASE typeof(size) WHEN 'integer' THEN size END, closed_until
     FROM holdfast_slots WHERE name IN (SELECT value FROM json_each(:slots))"""
 
-STORE_SLOT: Final = "INSERT OR REPLACE INTO holdfast_slots (name, fence, size) VALUES (?, ?, ?)"
+STORE_SLOT: Final = "INSERT OR REPLACE INTO holdfast_slots (name, fence, size, closed_until) VALUES (?, ?, ?, ?)"
 
 HELD: Final = f"""
     SELECT seq FROM holdfast_jobs
@@ -102,7 +102,8 @@ PROMOTE: Final = f"""
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = {BLOCKED}
     RETURNING seq"""
 
-# Slots that jobs wait for although a place may be free: either no place is taken, or one was left behind.
+# Slots that jobs wait for although a place may be free: no place is taken, one was left behind, or the time for which
+# the slot was closed is over. A slot that is closed is left out, so that it costs no write.
 TO_REPAIR: Final = f"""
     WITH RECURSIVE waited_for (slot) AS (
         SELECT min(slot) FROM holdfast_blocked WHERE slot >= '' AND slot < x''
@@ -112,8 +113,12 @@ TO_REPAIR: Final = f"""
     )
     SELECT slot FROM waited_for
     WHERE slot IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM holdfast_slots AS s
+                        WHERE s.name = waited_for.slot AND (CAST(s.closed_until AS INTEGER) > :now OR s.size = 0))
         AND (NOT EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN})
-             OR EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN} IS NOT TRUE))
+             OR EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN} IS NOT TRUE)
+             OR EXISTS (SELECT 1 FROM holdfast_slots AS s
+                        WHERE s.name = waited_for.slot AND CAST(s.closed_until AS INTEGER) > 0))
     LIMIT :limit"""
 
 UNIQUE: Final = "SELECT key, id, until FROM holdfast_uniques WHERE key = ?"
@@ -127,7 +132,7 @@ STATES_OF: Final = f"""
 
 # A damaged row may hold the largest number; the next fence must still fit into 64 bits.
 _LAST_FENCE: Final = NEVER - 1
-_SLOT: Final = (str, int, (int, type(None)))
+_SLOT: Final = (str, int, (int, type(None)), int)
 _UNIQUE: Final = (str, str, int)
 
 
@@ -138,13 +143,17 @@ class SqliteSlots(SlotRows):
         self._connection = connection
         self._sql = sql
         self.now_us = now_us
-        self._sizes: dict[str, int | None] = {}
+        self._slots: dict[str, SlotRow] = {}
 
     def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
         rows = [repaired(row, _SLOT) for row in self._rows(SLOTS, slots=as_json(names))]
-        found = {name: SlotRow(min(fence, _LAST_FENCE), size) for name, fence, size in rows}
-        self._sizes = {name: row.size for name, row in found.items()}
-        return {name: found.get(name, SlotRow(0)) for name in names}
+        found = {name: SlotRow(min(fence, _LAST_FENCE), size, closed_until) for name, fence, size, closed_until in rows}
+        self._slots = {name: found.get(name, SlotRow(0)) for name in names}
+        return self._slots
+
+    def resize(self, slots: Mapping[str, SlotRow]) -> None:
+        self._slots |= slots
+        self._connection.executemany(self._sql(STORE_SLOT), [(name, *row) for name, row in slots.items()])
 
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
         by_token: dict[str, list[JobNumber]] = {}
@@ -169,7 +178,8 @@ class SqliteSlots(SlotRows):
         ]
         self._connection.executemany(self._sql(TAKE), taken)
         fences = {one.slot: one.fence for one in places}
-        rows = [(name, fence, self._sizes.get(name)) for name, fence in fences.items()]
+        # The whole row is replaced, because a damaged one cannot be updated.
+        rows = [(name, *self._slots[name]._replace(fence=fence)) for name, fence in fences.items()]
         self._connection.executemany(self._sql(STORE_SLOT), rows)
 
     def free(self, places: Sequence[tuple[str, JobNumber]]) -> None:

@@ -5,11 +5,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from holdfast.clock import Clock
-from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
+from holdfast.queues.contract.slots import LockedSlots, resized_slots
+from holdfast.queues.contract.state import (
+    PAGE,
+    CellName,
+    SharedState,
+    StoredCell,
+    apply_writes,
+    cell_of,
+    parted,
+    spend_all,
+    versions_of,
+)
 from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.rows import repaired, text
-from holdfast.values import Cell, Spend, Spent, Write
+from holdfast.values import Cell, CellWrite, Spend, Spent, Write
 
 READ: Final = """
     SELECT key, value, version, expires_at FROM holdfast_cells
@@ -63,7 +74,20 @@ class SqliteState(SharedState):
         return [cell_of((kind, text(key)), _stored(stored), now) for key, *stored in rows]
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
-        return self._file.transact(lambda connection, now: write_cells(connection, self._file.sql, writes, now))
+        cells, resizes = parted(writes)
+
+        def write(connection: sqlite3.Connection, now: int) -> list[int] | None:
+            versions = write_cells(connection, self._file.sql, cells, now)
+            if versions is None:
+                return None
+            if resizes:
+                # Not imported at the top, because the slots read cells.
+                from holdfast.queues.engines.sqlite.slots import SqliteSlots
+
+                LockedSlots(SqliteSlots(connection, self._file.sql, now), resized_slots(resizes)).resize(resizes)
+            return versions_of(writes, versions)
+
+        return self._file.transact(write)
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         def spend(connection: sqlite3.Connection, now: int) -> list[Spent]:
@@ -98,7 +122,7 @@ def _stored(row: Sequence[Any]) -> StoredCell:
 
 
 def write_cells(
-    connection: SqliteStatements, sql: Callable[[str], str], writes: Sequence[Write], now: int
+    connection: SqliteStatements, sql: Callable[[str], str], writes: Sequence[CellWrite], now: int
 ) -> list[int] | None:
     """Apply writes in the open transaction. If a condition fails, write nothing and return None."""
     stored = _stored_cells(connection, sql, {(write.kind, write.key) for write in writes})

@@ -12,7 +12,7 @@ from holdfast.clock import from_us
 from holdfast.errors import LeaseLost, TransactionRefused
 from holdfast.queues.contract import EngineTransaction
 from holdfast.queues.engines.tables.rows import Row, text
-from holdfast.values import Ack, AttemptRecord, JobEnvelope, JobLease, Write
+from holdfast.values import Ack, AttemptRecord, CellWrite, JobEnvelope, JobLease
 
 _ASYNC = "asyncio connections are not supported: pass the driver's synchronous connection, or enqueue after the commit"
 
@@ -66,7 +66,7 @@ class HandlersTransaction(EngineTransaction):
         record: AttemptRecord,
         *,
         leaves: Sequence[str] = (),
-        writes: Sequence[Write] = (),
+        writes: Sequence[CellWrite] = (),
         enqueues: Sequence[JobEnvelope] = (),
     ) -> None:
         lease = self._lease

@@ -1,11 +1,12 @@
 -- Slots, which are semaphores held by running jobs, and the keys of unique jobs.
 
--- Each row is the lock of a slot. `fence` is the last fence number assigned, and `size` is the number of places that an
--- operator has set, if any.
+-- Each row is the lock of a slot. `fence` is the last fence number assigned, `size` is the number of places that was set,
+-- if any, and no job enters before `closed_until`.
 CREATE TABLE IF NOT EXISTS holdfast_slots (
-    name  VARBINARY(1024) NOT NULL PRIMARY KEY,
-    fence BIGINT          NOT NULL,
-    size  INT
+    name         VARBINARY(1024) NOT NULL PRIMARY KEY,
+    fence        BIGINT          NOT NULL,
+    size         INT,
+    closed_until BIGINT          NOT NULL DEFAULT 0
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- The places that are taken. A row with a token is valid while its job is leased by that claim. A row without one is a

@@ -1,11 +1,13 @@
 -- Slots, which are semaphores held by running jobs, and unique keys. A transaction that decides about a slot locks its
 -- row first and reads the other tables afterwards.
 
--- `fence` is the last fence number assigned. If `size` is null, the size in a job's message applies.
+-- `fence` is the last fence number assigned. If `size` is null, the size in a job's message applies. No job enters
+-- before `closed_until`.
 CREATE TABLE holdfast.slots (
-    fence bigint  NOT NULL,
-    size  integer,
-    name  text    COLLATE "C" PRIMARY KEY
+    fence        bigint  NOT NULL,
+    closed_until bigint  NOT NULL DEFAULT 0,
+    size         integer,
+    name         text    COLLATE "C" PRIMARY KEY
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Places that are taken. A row with a token is valid while its job is processing under that token with an unexpired

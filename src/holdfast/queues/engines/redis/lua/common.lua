@@ -41,6 +41,7 @@
 --                               it, or while its promotion has not expired
 --   used                        zset, every score 0: slots that jobs hold or wait for, in the order of their bytes
 --   slots                       zset: slots, by the last fence that was given out
+--   sizes                       hash: the size of each slot whose size was set, a space, and until when it admits no job
 --   uniques                     hash: the job that was last stored with a key, and when its period ends
 --
 -- Shared state:

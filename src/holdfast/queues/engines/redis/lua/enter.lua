@@ -52,7 +52,7 @@ function locked._is_full(slot, number, is_promoted)
       others = others + 1
     end
   end
-  return others >= size
+  return others >= locked._size(name, size)
 end
 
 -- Take a place in every slot. Returns the fence number, which is greater than the last one of each slot.

@@ -6,7 +6,8 @@ local names = call('ZRANGEBYLEX', base .. 'waited', '(' .. ARGV[1], '+', 'LIMIT'
 local chosen, last = {}, #names == limit and names[limit]
 for _, name in ipairs(names) do
   locked._read({ [name] = true })
-  if next(gone[name]) or not next(taken[name]) then
+  local _, closed_until = rows.size(name)
+  if locked._size(name, 1) > 0 and (next(gone[name]) or not next(taken[name]) or closed_until > 0) then
     chosen[#chosen + 1] = name
     if #chosen == most then
       last = name

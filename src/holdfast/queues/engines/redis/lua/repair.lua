@@ -1,7 +1,7 @@
 -- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Returns the names of the keys that
 -- were set aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
-  lengths = 'zset', waited = 'zset', used = 'zset', slots = 'zset', uniques = 'hash', expiries = 'zset',
+  lengths = 'zset', waited = 'zset', used = 'zset', slots = 'zset', sizes = 'hash', uniques = 'hash', expiries = 'zset',
   buckets = 'zset', rebuild = 'hash' }
 local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', blocked = 'zset',
   completed = 'zset', dead = 'zset', cancelled = 'zset', wake = 'list' }

@@ -1,6 +1,6 @@
 -- Slots: the decisions of `contract/slots.py`, repeated on the keys of this server. Functions have the same names and
 -- decide in the same order as there: `rows` are the rows of slots, `locked` is `LockedSlots`. Scripts run one at a
--- time, so no slot has to be locked. No size is stored that could override the one in a message.
+-- time, so no slot has to be locked.
 --
 -- No function fails because of a damaged key. An index of the wrong type is set aside where it is found. Values in the
 -- others are compared with the record of the job, which is authoritative.
@@ -9,9 +9,9 @@ local PROMOTION_US, PROMOTE_AT_ONCE, MAX_PROMOTIONS = 5000000, 16, 1000
 local READ_AT_ONCE, MAX_READ = 100, 1000
 
 local rows, locked = {}, {}
--- By name: the last fence number of each slot, the places that are taken (by job), and jobs whose place is no longer
--- valid.
-local fences, taken, gone = {}, {}, {}
+-- By name: the last fence number of each slot, the places that are taken (by job), jobs whose place is no longer valid,
+-- and the size that was set.
+local fences, taken, gone, sizes = {}, {}, {}, {}
 
 -- The reply of a command that reads an index, which is a list.
 local function found_in(command, name, ...)
@@ -92,6 +92,36 @@ local function unblock(id, field, queue, priority, due)
     stop_waiting(slot, queue, member_of(id, priority, due))
   end
   write('ZREM', 'blocked:' .. queue, { id })
+end
+
+-- The size that was set for a slot, if any, and until when the slot admits no job.
+function rows.size(name)
+  if not sizes[name] then
+    local size, closed_until = string.match(text(try('HGET', base .. 'sizes', name)) or '', '^(%d+) (%d+)$')
+    sizes[name] = { tonumber(size), time_of(closed_until) }
+  end
+  return unpack(sizes[name], 1, 2)
+end
+
+-- Change the sizes of slots: name, size (false for the sizes in the messages), and for how long the slot is closed.
+function rows.resize(resizes)
+  for _, one in ipairs(resizes) do
+    local name, size, closed_for = unpack(one)
+    if size then
+      write('HSET', 'sizes', { name, digits(size) .. ' ' .. digits(closed_for > 0 and now + closed_for or 0) })
+    else
+      write('HDEL', 'sizes', { name })
+    end
+  end
+end
+
+-- Forget until when the slot was closed, if that time is over.
+function rows.open(name)
+  local size, closed_until = rows.size(name)
+  if size and closed_until > 0 and closed_until <= now then
+    write('HSET', 'sizes', { name, digits(size) .. ' 0' })
+    sizes[name] = { size, 0 }
+  end
 end
 
 function rows.places(names)
@@ -220,6 +250,15 @@ function rows.promote(waiters, until_us)
   return promoted
 end
 
+local function sorted(names)
+  local found = {}
+  for name in pairs(names) do
+    found[#found + 1] = name
+  end
+  table.sort(found)
+  return found
+end
+
 -- The jobs of settlements that were just applied leave their slots: slot and job of each. Those that were returned
 -- before they started are in `reserved`, and keep their turn.
 function locked.leave(freed, reserved)
@@ -235,22 +274,31 @@ function locked.leave(freed, reserved)
   return locked._promote(numbers, {})
 end
 
--- Promote as many waiting jobs as there are free places in these slots, which were read.
+-- Promote as many waiting jobs as there are free places in these slots, which were read. Slots that open because their
+-- time is over are not examined again.
 function locked.promote(names)
   local numbers = {}
   for _, name in ipairs(names) do
     numbers[name] = MAX_PROMOTIONS
+    rows.open(name)
   end
   return locked._promote(numbers, {})
 end
 
-local function sorted(names)
-  local found = {}
-  for name in pairs(names) do
-    found[#found + 1] = name
+function locked.resize(resizes)
+  local names = {}
+  for _, one in ipairs(resizes) do
+    names[one[1]] = true
   end
-  table.sort(found)
-  return found
+  rows.resize(resizes)
+  locked._read(names)
+  return locked.promote(sorted(names))
+end
+
+-- The current size of a slot: 0 while it is closed, else the one that was set, or the one in the message.
+function locked._size(name, size)
+  local stored, closed_until = rows.size(name)
+  return closed_until > now and 0 or stored or size
 end
 
 function locked._read(names)
@@ -278,7 +326,7 @@ function locked._ahead(name, queue)
 end
 
 function locked._has_place(waiter)
-  return locked._ahead(waiter.slot, waiter.queue) < waiter.size
+  return locked._ahead(waiter.slot, waiter.queue) < locked._size(waiter.slot, waiter.size)
 end
 
 -- Promote the best jobs of each queue, because a paused queue must not hold up the others. `freed` has the number of
@@ -293,7 +341,9 @@ function locked._promote(freed, finished)
   end
   while #crowds > 0 and tried < MAX_PROMOTIONS do
     for _, crowd in ipairs(crowds) do
-      crowd.ahead = finished[crowd[1]] and 0 or locked._ahead(crowd[1], crowd[2])
+      local ahead, size = locked._ahead(crowd[1], crowd[2]), rows.size(crowd[1])
+      -- If the sizes in the messages do not matter, the first jobs are the best.
+      crowd.ahead = not finished[crowd[1]] and (size or 0) <= ahead and ahead or 0
       crowd.found, crowd.chosen, crowd.stale = 0, 0, 0
     end
     local chosen = {}

@@ -1,10 +1,11 @@
 -- Slots, which running jobs hold and blocked jobs wait for, and the keys of unique jobs.
 
--- The last fence number assigned, and the size that an operator has set, if any.
+-- The last fence number assigned, the size that was set, if any, and until when the slot admits no job, or 0.
 CREATE TABLE holdfast_slots (
-    name  TEXT PRIMARY KEY,
-    fence INTEGER NOT NULL,
-    size  INTEGER
+    name         TEXT PRIMARY KEY,
+    fence        INTEGER NOT NULL,
+    size         INTEGER,
+    closed_until INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- A place is valid while its job is processing under `owner_token` and the lease has not expired. Without a token, the
