@@ -353,7 +353,7 @@ def test_without_its_store_the_call_is_made_and_its_outcome_counts_for_the_calle
         ({"name": ""}, "breaker '' must be non-empty, printable text"),
         ({"name": "queue_mail"}, "starts with 'queue_', which is reserved for the circuits of queues"),
         ({"name": "x", "failures": 0}, "failures must be an integer from 1 to 1,000, not 0"),
-        ({"name": "x", "cooldown": "soon"}, "cooldown must be a number of seconds, or a value such as 90s"),
+        ({"name": "x", "cooldown": "soon"}, "cooldown 'soon': must be a number of seconds, or a value such as 90s"),
         ({"name": "x", "cooldown": 0}, "cooldown must be a positive duration, such as '60s', not 0"),
     ],
 )
