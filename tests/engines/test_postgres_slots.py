@@ -324,7 +324,9 @@ def test_slots_are_locked_in_the_order_of_their_names(
 ) -> None:
     """Two jobs name their slots in opposite orders; each waits a little before each lock. Unsorted, they deadlock."""
     monkeypatch.setattr(connections, "RETRIES", 0)
-    slow = slots.LOCK_SLOTS.replace("fence, size FROM", "fence + length(pg_sleep(0.2)::text) AS fence, size FROM", 1)
+    slow = slots.LOCK_SLOTS.replace(
+        "SELECT name, fence,", "SELECT name, fence + length(pg_sleep(0.2)::text) AS fence,", 1
+    )
     assert slow != slots.LOCK_SLOTS
     if not is_sorted:
         slow = slow.replace("ORDER BY name FOR", "ORDER BY array_position(:names::text[], name) FOR")
