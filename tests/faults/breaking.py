@@ -27,7 +27,7 @@ from holdfast.worker.verdict import carrying
 from .ledgers import append_line
 
 NAME: Final = "stripe"
-RULE: Final = Rule(failures=5, cooldown=0.3)
+RULE: Final = Rule(failures=5, cooldown=float(os.environ.get("COOLDOWN_S", "0.3")))
 QUEUES = ("a", "b")
 # The writes of a trial call: before and after each of them, its process is killed.
 STEPS: Final = ("before-begin", "after-begin", "before-end", "after-end")
