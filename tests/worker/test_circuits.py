@@ -1,5 +1,7 @@
 """The circuits of queues: when claims stop, when they are tried again, what is noted in the store, and what goes on."""
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.state.breakers import Breakers, CircuitState, Rule
 from holdfast.testing import Lab, memory_lab
-from holdfast.values import JobLease, WorkerResult, WorkerStatus
+from holdfast.values import JobLease, JobState, WorkerResult, WorkerStatus
 from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.exchanger import EngineRequest
 
@@ -276,3 +278,28 @@ def test_a_worker_survives_an_outage_and_reports_the_circuit(floor: Floor) -> No
     until(lambda: floor.outcomes(id), "the job to run")
     worker.stop()
     worker.ended()
+
+
+def test_a_worker_reports_an_error_once_until_it_has_passed(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_broken = threading.Event()
+    is_broken.set()
+    claim, calls = floor.engine.claim, Counter[str]()
+
+    def failing(*arguments: Any, **options: Any) -> list[JobLease]:
+        calls["broken" if is_broken.is_set() else "sound"] += 1
+        if is_broken.is_set():
+            raise ValueError("a bug in the engine")
+        return claim(*arguments, **options)
+
+    monkeypatch.setattr(floor.engine, "claim", failing)
+    results: list[WorkerResult] = []
+    worker = floor.start(listener=results.extend)
+    until(lambda: calls["broken"] >= 3, "three errors")
+    is_broken.clear()
+    id = floor.put("quick")
+    floor.reached(id, JobState.COMPLETED)
+    worker.stop()
+    worker.ended()
+    [error] = [one.error for one in results if one.status is WorkerStatus.ERROR]
+    assert error is not None
+    assert error.line == "ValueError: a bug in the engine"

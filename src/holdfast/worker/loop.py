@@ -17,7 +17,6 @@ log = logging.getLogger("holdfast.loop")
 SHARED_WAIT_S: Final = 0.02
 STOP_CHECK_S: Final = 0.5
 # Jobs with these results will be processed again, so they do not count.
-_RETURNED: Final = (WorkerStatus.RELEASED, WorkerStatus.BLOCKED, WorkerStatus.RATE_LIMITED)
 
 
 class WorkerLoop:

@@ -9,7 +9,7 @@ from holdfast.codec import JobMessage
 from holdfast.metrics import End, MetricsCollector, labelling
 from holdfast.metrics.counters import FAILED, FETCHED, REAPED
 from holdfast.units import counted, format_duration
-from holdfast.values import JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
+from holdfast.values import ErrorInfo, JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.verdict import end_of, has_run
 
 log = logging.getLogger("holdfast.worker")
@@ -55,6 +55,7 @@ class Reporter:
         # same job are not counted, so the numbers of several workers can be added up. A job is counted even if it is
         # done or dead by now: successes are reported without ids, and the retry may run in another worker.
         self.jobs_to_retry = 0
+        self._error: ErrorInfo | None = None
 
     @property
     def reports_each(self) -> bool:
@@ -97,6 +98,13 @@ class Reporter:
                 _log_result(result, settlement.lease)
         self._count(self._counted(ends), [(*place, seconds) for place, seconds in durations.items()])
         self._pass_on(results)
+
+    def working(self, problem: Exception | None) -> None:
+        """Report an error of the worker, which claims nothing: once, until it has passed (None) or is another one."""
+        error = None if problem is None else ErrorInfo(type=type(problem).__name__, message=str(problem))
+        if error is not None and error != self._error:
+            self._pass_on([WorkerResult(status=WorkerStatus.ERROR, error=error)])
+        self._error = error
 
     def circuit_open(self, queue: str) -> None:
         """Report that no jobs are claimed from the queue until its circuit closes."""

@@ -388,6 +388,7 @@ class Supervisor:
         self._claim_cycle.answered(answer)
         if answer.news:
             self.reporter.limited(answer.news)
+        self.reporter.working(answer.problem)
         if answer.problem is not None and self.options.burst:
             # A burst stops with this error; any other worker continues after a pause.
             self._shutdown.failure = answer.problem

@@ -117,17 +117,16 @@ def _asking_for_application(printer: Printer | None) -> Printer:
 def _lines(results: Sequence[WorkerResult]) -> None:
     # A closed pipe must not stop the worker.
     with suppress(OSError):
-        write_lines(_line(result) for result in results if result.job_id is not None and not _was_only_held(result))
+        write_lines(_line(result) for result in results if _is_shown(result))
 
 
-def _was_only_held(result: WorkerResult) -> bool:
-    """Whether the job was claimed and released without having been started."""
-    return (
-        result.status is WorkerStatus.RELEASED
-        and result.error is None
-        and not result.duration_s
-        and not result.retry_in
-    )
+def _is_shown(result: WorkerResult) -> bool:
+    """Whether the result has a line: the log contains open circuits and errors of the worker, and a job that was
+    released before it started was not affected.
+    """
+    if result.job_id is None:
+        return result.status is WorkerStatus.RATE_LIMITED
+    return result.status is not WorkerStatus.RELEASED or bool(result.error or result.duration_s or result.retry_in)
 
 
 def _documents(results: Sequence[WorkerResult]) -> None:
