@@ -393,6 +393,8 @@ class Holdfast:
             self.settings.breaker_cooldown if cooldown is None else cooldown,
         )
         counted = on if isinstance(on, tuple) else (on,)
+        if not counted or not all(isinstance(one, type) and issubclass(one, Exception) for one in counted):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"breaker '{name}': on must be an exception type, or a tuple of them, not {on!r}")
         return Breaker(lambda: Breakers(self.backend(backend).state), name, rule, (*counted, JobTimeout))
 
     def worker(

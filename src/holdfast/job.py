@@ -17,6 +17,7 @@ from typing import (
     overload,
 )
 
+from holdfast.dead_letters import DEAD_LETTER_KEY
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.definition.definition import check_options, refuse_id
 from holdfast.errors import DefinitionError
@@ -220,6 +221,11 @@ class JobDecorator:
     ) -> AnyJob:
         check_options(options, "key", "no_retry")
         handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self._registry.overrides)
+        if handler.key == DEAD_LETTER_KEY and not handler.takes("letter"):
+            raise DefinitionError(
+                f"the handler '{DEAD_LETTER_KEY}' receives its dead letter in a parameter named letter; write  "
+                f"def {getattr(function, '__name__', 'on_death')}(letter: DeadLetter)"
+            )
         job = AnyJob(self._app, handler, options)  # raises on invalid options, before the handler is registered
         self._registry.register(handler.key, handler)
         self._jobs[job.key] = job

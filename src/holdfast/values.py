@@ -415,6 +415,14 @@ class Spent(Struct, frozen=True, kw_only=True, gc=False):
     wait_s: float
 
 
+class CircuitState(StrEnum):
+    """The state of a circuit: calls are made; calls are refused; or one trial call decides which."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
 class Slot(Struct, frozen=True, kw_only=True, gc=False):
     """A semaphore that up to `size` running jobs hold at a time. Jobs that find it full wait in the state `blocked`.
 

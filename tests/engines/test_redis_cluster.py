@@ -34,6 +34,7 @@ from holdfast.values import (
     Progress,
     Put,
     ReplayAnswer,
+    Resize,
     Slot,
     Spend,
     Unique,
@@ -164,6 +165,8 @@ def _live(engine: RedisEngine) -> None:
     engine.renew_many([done, failed, dead, cancelled])
     engine.lease_states([done])
     engine.report_output([(failed, LiveOutput(text="half"))])
+    assert len(engine.oldest_waits()) <= 1
+    engine.state.write([Resize(slot="key:resized", size=2)])
     engine.report_progress([(failed, Progress(done=1, message="half"))])
     answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token())
     assert (answers, none) == ([True], [])

@@ -15,8 +15,8 @@ from holdfast.errors import CircuitOpen
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Unsigned
-from holdfast.state.breakers import Breakers, CircuitState
-from holdfast.values import JobFilter, JobState
+from holdfast.state.breakers import Breakers
+from holdfast.values import CircuitState, JobFilter, JobState
 
 from ..servers.places import Place, every_engine
 from .breaking import NAME, QUEUES, RULE, STEPS

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast import CircuitOpen, Holdfast, JobState
 from holdfast.clock import ManualClock
-from holdfast.state.breakers import CircuitState
-from holdfast.values import JobView, Outcome, WorkerStatus
+from holdfast.values import CircuitState, JobView, Outcome, WorkerStatus
 
 COOLDOWN_S = 60.0
 

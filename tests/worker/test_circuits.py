@@ -2,17 +2,18 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.clock import ManualClock
+from holdfast.clock import SYSTEM_CLOCK, ManualClock
 from holdfast.errors import BackendError, BackendUnavailable
-from holdfast.state.breakers import Breakers, CircuitState, Rule
+from holdfast.rates import parse_rate
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.testing import Lab, memory_lab
-from holdfast.values import JobLease, JobState, WorkerResult, WorkerStatus
+from holdfast.values import CircuitState, JobLease, JobState, Release, Spend, Spent, WorkerResult, WorkerStatus
 from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.exchanger import EngineRequest
 
@@ -185,6 +186,75 @@ def line(floor: Floor) -> Iterator[Line]:
     line = Line(floor, EVER_LONGER)
     yield line
     line.exchanger.close(10.0)
+
+
+@pytest.fixture
+def limited(floor: Floor) -> Iterator[Line]:
+    """The queue `default` has one token an hour."""
+    rate = parse_rate("1/h")
+    assert rate is not None
+    line = Line(floor, EVER_LONGER, {"default": rate})
+    yield line
+    line.exchanger.close(10.0)
+
+
+def refuse_spends(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(spends: Sequence[Spend]) -> list[Spent]:
+        raise BackendError("the table of buckets is locked")
+
+    monkeypatch.setattr(line.engine.state, "spend", refuse)
+
+
+def test_a_claim_that_was_given_up_has_its_token_of_the_rate_limit(limited: Line, floor: Floor) -> None:
+    lease, waiting = limited.lease(), floor.put("quick")
+    floor.engine.lost_answers["exchange"] = 2
+    answer = limited.ask(EngineRequest(settlements=[limited.verdict(lease)], limits={"default": 1}))
+    assert (answer.held, list(answer.admitted.leases)) == ([True], [])
+    limited.circuits.answered()
+    [found] = limited.ask(EngineRequest(limits={"default": 1})).admitted.leases
+    assert (found.id, found.delivery) == (waiting, 1)
+
+
+def test_a_rate_limit_that_cannot_be_checked_does_not_hold_up_other_queues(
+    limited: Line, floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor.put("quick")
+    other = floor.put("quick", queue="b")
+    refuse_spends(limited, monkeypatch)
+    answer = limited.ask(EngineRequest(limits={"default": 1, "b": 1}))
+    assert ([lease.id for lease in answer.admitted.leases], answer.is_limited) == ([other], True)
+
+
+def test_a_job_whose_rate_limit_cannot_be_checked_is_released_and_the_others_run(
+    line: Line, floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rated, plain = floor.put("quick", rate_limit="10/s"), floor.put("quick")
+    refuse_spends(line, monkeypatch)
+    admitted = line.ask(EngineRequest(limits={"default": 2})).admitted
+    assert [lease.id for lease in admitted.leases] == [plain]
+    [settlement] = [refusal.settlement for refusal in admitted.refusals]
+    assert isinstance(settlement, Release)
+    assert (settlement.lease.id, settlement.unstarted) == (rated, True)
+
+
+def test_a_request_waits_only_for_the_queues_that_it_claims_from(line: Line, floor: Floor) -> None:
+    """Jobs of the other queue, for which there is no room, would end the wait at once, again and again."""
+    floor.put("quick", queue="b")
+    before = floor.engine.calls["claim"]
+    assert not line.ask(EngineRequest(limits={"default": 1}, wait_s=0.3)).admitted
+    assert floor.engine.calls["claim"] - before <= 2
+
+
+def test_a_circuit_that_an_earlier_worker_noted_is_closed_in_the_store(floor: Floor) -> None:
+    breakers = Breakers(floor.engine.state)
+    breakers.trip("queue_default", Rule(failures=2, cooldown=0.05))
+    until(lambda: breakers.get("queue_default").state is CircuitState.HALF_OPEN, "the end of the cooldown")
+    circuits = QueueCircuits(breakers, SYSTEM_CLOCK, EVER_LONGER)
+    circuits.recall(["default"])
+    assert circuits.admits("default")
+    circuits.claimed("default")
+    circuits.note()
+    assert breakers.get("queue_default").state is CircuitState.CLOSED
 
 
 def test_an_open_circuit_stops_claims_and_nothing_else(line: Line, floor: Floor) -> None:

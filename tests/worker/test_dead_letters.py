@@ -102,6 +102,20 @@ def test_a_handler_of_the_application_gets_the_letter(copying: Bench) -> None:
     assert letter.error.line == "ValueError: the row is empty"
 
 
+def test_a_copy_whose_id_is_taken_does_not_make_the_dead_job_run_again(copying: Bench) -> None:
+    copying.handler(fail)
+    for life in (1, 2):
+        copying.put(id="nightly")
+        copying.clock.advance(life)
+        assert copying.turn().status is WorkerStatus.DEAD_LETTERED
+        assert copying.view("nightly").dead_reason is DeadReason.FAILED
+        if life == 1:
+            copying.engine.discard("nightly")
+            copying.clock.advance(7200)
+            copying.engine.prune()
+    assert set(copies(copying.engine)) == {"nightly"}
+
+
 def test_a_queue_and_a_job_can_name_another_queue(copying: Bench) -> None:
     copying.handler(fail)
     mail = copying.put(queue="mail")

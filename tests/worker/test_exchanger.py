@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -10,6 +10,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import new_session
+from holdfast.rates import Rate
 from holdfast.state.breakers import Breakers, Rule
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome, Settlement
 from holdfast.worker.admission import Admission, Admitted
@@ -27,7 +28,7 @@ from .floor import Floor
 class Line:
     """An exchanger and the answers it has given."""
 
-    def __init__(self, floor: Floor, rule: Rule = DEFAULT_RULE) -> None:
+    def __init__(self, floor: Floor, rule: Rule = DEFAULT_RULE, limits: Mapping[str, Rate] | None = None) -> None:
         self.floor = floor
         self.engine = floor.engine
         self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
@@ -46,7 +47,7 @@ class Line:
             session=self.session,
             admission=self.admission,
             backoff=self.backoff,
-            throttle=Throttle(floor.engine.state, {}, floor.engine.clock),
+            throttle=Throttle(floor.engine.state, limits or {}, floor.engine.clock),
             circuits=self.circuits,
             on_claimed=self.claimed.extend,
             on_answer=self.answers.append,

@@ -18,10 +18,10 @@ from holdfast.cli.style import BAD, DOUBTFUL, Fit, Table, painted_table
 from holdfast.cli.words import NOTHING, age, command, instant, utc_option
 from holdfast.definition.definition import QUEUE_BREAKER, check_breaker
 from holdfast.spelling import did_you_mean
-from holdfast.state.breakers import Breakers, CircuitState, CircuitView, rule_of
+from holdfast.state.breakers import Breakers, CircuitView, rule_of
 from holdfast.state.ownership import breaker_slot
 from holdfast.units import counted, format_duration
-from holdfast.values import SlotView
+from holdfast.values import CircuitState, SlotView
 
 FIT: Final = Fit(pliant={"CIRCUIT": 16}, left_out=("OPEN FOR", "FAILURES"))
 COLOURS: Final[Mapping[str, str]] = {CircuitState.OPEN: BAD, CircuitState.HALF_OPEN: DOUBTFUL}

@@ -5,15 +5,14 @@ Members may be added; none is removed or changes its meaning.
 """
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from holdfast.state.breakers import CircuitState, CircuitView
-from holdfast.state.limits import Usage
 from holdfast.values import (
     Backoff,
     CancelAnswer,
+    CircuitState,
     DeadReason,
     EnqueueOutcome,
     ErrorInfo,
@@ -23,6 +22,10 @@ from holdfast.values import (
     ReplayAnswer,
     SlotView,
 )
+
+if TYPE_CHECKING:  # help and completion load neither
+    from holdfast.state.breakers import CircuitView
+    from holdfast.state.limits import Usage
 
 
 class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
@@ -153,7 +156,7 @@ class BreakerDocument(Document, frozen=True, kw_only=True, tag="holdfast.breaker
     waiters: tuple[LockWaiterDocument, ...]
 
 
-def breaker_document(circuit: CircuitView, slot: SlotView | None) -> BreakerDocument:
+def breaker_document(circuit: "CircuitView", slot: SlotView | None) -> BreakerDocument:
     """A circuit as a JSON document. `slot` is the one of the jobs that wait for it."""
     waiters = () if slot is None else slot.waiters
     return BreakerDocument(
@@ -323,7 +326,7 @@ class QueueLimitDocument(LimitDocument, Document, frozen=True, kw_only=True, tag
     reset: bool
 
 
-def limit_document(usage: Usage) -> LimitDocument:
+def limit_document(usage: "Usage") -> LimitDocument:
     """How far a rate limit is used, as a JSON document."""
     return LimitDocument(rate=usage.rate, burst=usage.burst, available=usage.available, wait_s=usage.wait_s)
 

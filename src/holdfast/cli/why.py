@@ -7,9 +7,10 @@ from typing import Final
 from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.words import command, instant
-from holdfast.state.breakers import CircuitState, CircuitView
+from holdfast.state.breakers import CircuitView
 from holdfast.units import counted, format_duration
 from holdfast.values import (
+    CircuitState,
     DeadReason,
     JobHistory,
     JobState,

@@ -295,6 +295,8 @@ def check_queue(queue: str) -> str:
 
 def check_breaker(name: str) -> str:
     """The name of a circuit breaker, if it is valid."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"breaker must be a name, like 'stripe', not {name!r}")
     _check_key("breaker", name)
     if name.startswith(QUEUE_BREAKER):
         raise DefinitionError(

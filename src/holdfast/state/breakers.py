@@ -1,20 +1,19 @@
 """`Breakers`: circuit breakers that the processes of an installation share. `Breaker`: one of them, around a call.
 
-A circuit is two cells. The first, without a ttl, stores whether the circuit is open. The second exists while nobody may
-call: it is written when the circuit opens, and expires after the cooldown, by the engine's clock. The process that then
-writes it again makes the trial call. If that process dies, the cell expires, and another one makes the trial call.
+A circuit is two cells. The first, without a ttl, stores whether the circuit is open. The second exists while calls
+are refused: it is written when the circuit opens, and expires after the cooldown, by the engine's clock. The process
+that then writes it again makes the trial call. If that process dies, the cell expires, and another one makes the trial
+call.
 
 The same write closes the slot of jobs that wait for the circuit for as long as the second cell exists. So these jobs
-are blocked, and of them, too, only one runs as a trial.
+are blocked, and of these, also only one runs as a trial.
 """
 
 import functools
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -28,12 +27,13 @@ from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import BackendError, BackendUnavailable, CircuitOpen, DefinitionError
 from holdfast.state.ownership import breaker_slot
 from holdfast.units import counted, format_duration
-from holdfast.values import Cell, Drop, Put, Resize, Write
+from holdfast.values import Cell, CircuitState, Drop, Put, Resize, Write
 
 if TYPE_CHECKING:
+    import logging
+
     from holdfast.queues.contract import SharedState
 
-log = logging.getLogger("holdfast.breaker")
 
 CIRCUITS: Final = "breaker"
 WAITS: Final = "breaker-wait"
@@ -43,12 +43,10 @@ _TRIAL: Final = b"trial"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class CircuitState(StrEnum):
-    """The state of a circuit: calls are made; calls are refused; or one trial call decides which."""
+def _log() -> "logging.Logger":
+    import logging  # imported here: commands that only read circuits do not need it
 
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half-open"
+    return logging.getLogger("holdfast.breaker")
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -125,14 +123,14 @@ class Breakers:
                 [_stored(name, circuit, cell.version), *_closed_for(name, rule.cooldown, _TRIAL, if_version=0)]
             )
             if versions is not None:
-                log.info("circuit '%s': trying one call", name)
+                _log().info("circuit '%s': trying one call", name)
                 return Call(name, circuit, versions[0], is_trial=True)
 
     def succeeded(self, call: Call) -> None:
         """Record that the call succeeded: a trial closes the circuit, another call resets the count of failures."""
         if call.is_trial:
             if self._close(call.name, call.circuit, call.version):
-                log.warning("circuit '%s' closed: the trial call succeeded", call.name)
+                _log().warning("circuit '%s' closed: the trial call succeeded", call.name)
             return
         circuit, version = call.circuit, call.version
         while circuit.failures and not circuit.is_open and circuit.generation == call.circuit.generation:
@@ -151,7 +149,7 @@ class Breakers:
             circuit = replace(call.circuit, failures=call.circuit.failures + 1, rule=rule)
             writes = [_stored(call.name, circuit, call.version), *_closed_for(call.name, rule.cooldown)]
             if self._state.write(writes) is not None:
-                log.warning(
+                _log().warning(
                     "circuit '%s': the trial call failed; the next one is in %s",
                     call.name,
                     format_duration(rule.cooldown),
@@ -165,7 +163,7 @@ class Breakers:
             opens = counted_circuit.failures >= rule.failures
             version = 0 if cell is None else cell.version
             if opens and self._open(call.name, counted_circuit, version, rule):
-                log.warning(
+                _log().warning(
                     "circuit '%s' opened after %s in a row; calls are refused for %s",
                     call.name,
                     counted(counted_circuit.failures, "failure"),
@@ -251,7 +249,7 @@ def _stored(name: str, circuit: Circuit, if_version: int) -> Put:
 
 
 def _closed_for(name: str, seconds: float, value: bytes = b"", if_version: int | None = None) -> list[Write]:
-    """The writes after which nobody may call for this long, and no job that waits for the circuit starts."""
+    """The writes after which calls are refused for this long, and no job that waits for the circuit starts."""
     wait = Put(kind=WAITS, key=name, value=value, ttl=seconds, if_version=if_version)
     return [wait, *_resized(name, size=1, closed_for=seconds)]
 
@@ -370,7 +368,7 @@ class Breaker:
         try:
             return self._open_breakers().begin(self.name, self.rule)
         except BackendUnavailable as problem:
-            log.warning("circuit '%s' cannot be read, calling without the breaker: %s", self.name, problem)
+            _log().warning("circuit '%s' cannot be read, calling without the breaker: %s", self.name, problem)
             return None
 
     def _entered(self, call: Call | None) -> None:
@@ -397,4 +395,4 @@ class Breaker:
             else:
                 breakers.given_up(call)
         except BackendError as error:
-            log.warning("circuit '%s': the outcome of a call could not be recorded: %s", self.name, error)
+            _log().warning("circuit '%s': the outcome of a call could not be recorded: %s", self.name, error)

@@ -1,10 +1,10 @@
-"""Rate limits, as token buckets in shared state: of queues, of handlers and their keys, and of any code of the user's.
+"""Rate limits, as token buckets in shared state: of queues, of handlers and their keys, and of any application code.
 
 The engine's clock decides how full a bucket is, so all processes share one limit. A bucket's name starts with its kind:
 `queue:`, `handler:`, `key:` or `limiter:`; the line of a handler or key is a bucket whose name starts with `line:`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
@@ -13,13 +13,17 @@ from holdfast.errors import EnvelopeRejected, RateLimited
 from holdfast.queues.envelope import scoped_key
 from holdfast.rates import Rate, parse_rate
 from holdfast.units import format_duration
-from holdfast.values import MAX_TOKENS, Spend
+from holdfast.values import MAX_TOKENS, Spend, Spent
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine, SharedState
 
 
 LINE: Final = "line:"
+# How early a job may start whose turn has come: not by more than half of the time between two starts, except where that
+# is shorter than the delays of a worker.
+EARLY_S: Final = 0.25
+SHORT_S: Final = 0.1
 
 
 class Rated(Protocol):
@@ -81,22 +85,35 @@ def waits_of(state: "SharedState", starts: Sequence[Start]) -> list[float]:
     """
     fresh = [start for start in starts if start.delivery == 1]
     places = dict(zip(_ids(fresh), _take_places(state, fresh), strict=True))
-    # A job whose turn has not come may take a token only if the bucket is full: no job that is due wants it.
-    bursts = [
-        start.rate.burst + 1 if start.delivery > 1 else 1 if places[start.job_id] else start.rate.burst
-        for start in starts
-    ]
-    answers = state.spend([_spend(start, burst=burst) for start, burst in zip(starts, bursts, strict=True)])
-    refused = [start for start, answer in zip(starts, answers, strict=True) if not answer.tokens]
-    again = [start for start in refused if start.delivery > 1]
-    places |= dict(zip(_ids(again), _take_places(state, again), strict=True))
-    early = [start for start, one in zip(starts, answers, strict=True) if one.tokens and places.get(start.job_id)]
-    if early:
-        state.spend([_spend(start, LINE, tokens=-1) for start in early])
-    return [
-        0.0 if answer.tokens else places[start.job_id] or answer.wait_s
-        for start, answer in zip(starts, answers, strict=True)
-    ]
+    answers = dict(zip(_ids(starts), state.spend([_ask(start, places) for start in starts]), strict=True))
+    granted = {start.job_id for start in starts if _is_granted(start, answers[start.job_id])}
+    refused = [start for start in starts if start.job_id not in granted]
+    returning = [start for start in refused if start.delivery > 1]
+    early = [start for start in starts if start.job_id in granted and places.get(start.job_id)]
+    refunds = [_spend(start, tokens=-1) for start in returning] + [_spend(start, LINE, tokens=-1) for start in early]
+    if refunds:
+        state.spend(refunds)
+    places |= dict(zip(_ids(returning), _take_places(state, returning), strict=True))
+    return [0.0 if id in granted else places[id] or answers[id].wait_s for id in _ids(starts)]
+
+
+def _ask(start: Start, places: Mapping[str, float]) -> Spend:
+    """Ask for the token of a job. One whose turn has not come may take it only if the bucket is full: then no job that
+    is due wants it. One that was delivered before reserves it, because it may be a moment early.
+    """
+    if start.delivery > 1:
+        return _spend(start, reserve=True)
+    return _spend(start, burst=1 if places[start.job_id] else start.rate.burst)
+
+
+def _is_granted(start: Start, spent: Spent) -> bool:
+    """Whether the job may start now. Jobs start a little late, by as much as their worker needs; the next one must not
+    be put off because of that.
+    """
+    if start.delivery == 1:
+        return spent.tokens > 0
+    each_s = start.rate.each_s
+    return spent.wait_s <= (each_s if each_s <= SHORT_S else min(each_s / 2, EARLY_S))
 
 
 def _ids(starts: Sequence[Start]) -> list[str]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.codec import JobMessage
 from holdfast.errors import (
+    BackendError,
     BackendUnavailable,
     BadSignature,
     CommandForbidden,
@@ -146,7 +147,7 @@ class Admission:
         for lease, message in zip(admitted.leases, admitted.messages, strict=True):
             answer = answers.get(lease.id, _NO_SLOTS)
             if answer is None:
-                refusals.append(self._try_again(lease))
+                refusals.append(self._try_again(lease, "it could not enter its slots"))
                 continue
             match answer.outcome:
                 case EntryOutcome.ENTERED:
@@ -166,11 +167,10 @@ class Admission:
             leases=runnable, messages=messages, refusals=refusals, fences=fences, blocked=blocked, lost=lost
         )
 
-    def _try_again(self, lease: JobLease) -> Refusal:
-        """Release a job that could not enter its slots. It does not leave them, which could also fail: if it entered
-        after all, its place ends with its lease.
+    def _try_again(self, lease: JobLease, note: str) -> Refusal:
+        """Release a job that could not enter its slots, or whose rate limit could not be checked. It does not leave its
+        slots, which could also fail: its place ends with its lease.
         """
-        note = "it could not enter its slots"
         now_us = self._clock.now_us()
         return Refusal(settlement=released(lease, now_us, note, delay=ENTER_AGAIN_S, unstarted=True))
 
@@ -209,18 +209,36 @@ class Admission:
         ]
         if not starts:  # all of them are blocked
             return admitted
-        waits = {start.job_id: wait_s for start, wait_s in zip(starts, pay(starts), strict=True) if wait_s > 0}
+        waits = self._waits(starts, pay)
         runnable: list[JobLease] = []
         messages: list[JobMessage] = []
         refusals = [*admitted.refusals]
         for lease, message in zip(admitted.leases, admitted.messages, strict=True):
-            if (wait_s := waits.get(lease.id)) is None:
+            wait_s = waits.get(lease.id, 0.0)
+            if wait_s is None:
+                refusals.append(self._try_again(lease, "its rate limit could not be checked"))
+            elif not wait_s:
                 runnable.append(lease)
                 messages.append(message)
             else:
                 settlement = put_off(lease, rates[lease.id], wait_s, self._clock.now_us())
                 refusals.append(Refusal(settlement=settlement, message=message))
         return replace(admitted, leases=runnable, messages=messages, refusals=refusals)
+
+    def _waits(self, starts: Sequence[Start], pay: Pay) -> Mapping[str, float | None]:
+        """How long each job has to wait for its rate limit, by its id; None if that could not be checked, which must
+        not hold up the jobs without a limit.
+        """
+        try:
+            return {start.job_id: wait_s for start, wait_s in zip(starts, pay(starts), strict=True)}
+        except BackendError as problem:
+            log.warning(
+                "the rate limits of %s could not be checked; releasing them for %g s: %s",
+                counted(len(starts), "job"),
+                ENTER_AGAIN_S,
+                problem,
+            )
+            return {start.job_id: None for start in starts}
 
 
 _NO_SLOTS: Final = Entered(outcome=EntryOutcome.ENTERED)

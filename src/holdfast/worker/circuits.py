@@ -13,8 +13,9 @@ from typing import Final
 from holdfast.clock import Clock
 from holdfast.definition.definition import QUEUE_BREAKER
 from holdfast.errors import BackendError, BackendUnavailable
-from holdfast.state.breakers import Breakers, CircuitState, Rule
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.units import counted, format_duration
+from holdfast.values import CircuitState
 
 log = logging.getLogger("holdfast.worker")
 
@@ -125,6 +126,13 @@ class QueueCircuits:
         """Continue the cooldowns that are noted in the store."""
         views = self._breakers.of([f"{QUEUE_BREAKER}{queue}" for queue in queues])
         for view in views:
+            if view.state is CircuitState.HALF_OPEN:
+                with self._lock:
+                    self._is_quiet = False
+                    circuit = self._of(view.name.removeprefix(QUEUE_BREAKER))
+                    # The next claim closes it, and its note has to be removed.
+                    circuit.state, circuit.failures = CircuitState.HALF_OPEN, view.failures
+                    circuit.openings = circuit.noted = 1
             if view.state is CircuitState.OPEN and view.retry_in is not None:
                 with self._lock:
                     self._is_quiet = False

@@ -120,6 +120,14 @@ class DeadLetterCopies:
         return None
 
 
+def without_copy(settlement: Settlement, problem: IdConflict) -> Settlement:
+    """The settlement of a job whose copy has the id of another job: one that had the same id in an earlier life. The
+    job must not run again because of its copy.
+    """
+    log.error("job %s: its dead letter was not copied: %s", settlement.lease.id, problem)
+    return msgspec.structs.replace(settlement, enqueues=())
+
+
 def _complete(letter: DeadLetter, message: JobMessage) -> DeadLetter:
     return msgspec.structs.replace(
         letter,

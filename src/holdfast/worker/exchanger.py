@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from holdfast.errors import BackendError, BackendUnavailable
+from holdfast.errors import BackendError, BackendUnavailable, IdConflict
 from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.state.limits import Start, waits_of
 from holdfast.units import counted
@@ -22,6 +22,7 @@ from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement, 
 from holdfast.worker.admission import ENTER_LIMIT_S, Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import QueueCircuits
+from holdfast.worker.dead_letters import without_copy
 from holdfast.worker.round_robin import RoundRobin
 from holdfast.worker.throttle import Throttle
 from holdfast.worker.verdict import has_run, released
@@ -64,6 +65,14 @@ class EngineAnswer(Struct, frozen=True, kw_only=True):
     is_refused: bool = False
 
 
+class Claim(NamedTuple):
+    """A claim from a queue: its token, and how many jobs it asks for. Those have their tokens of the rate limit."""
+
+    queue: str
+    limit: int
+    token: str
+
+
 class Exchanger:
     """Processes one request at a time. Both callbacks are called on its thread.
 
@@ -81,6 +90,7 @@ class Exchanger:
         backoff: EngineBackoff,
         throttle: Throttle,
         circuits: QueueCircuits,
+        recalls: bool = True,
         on_claimed: Callable[[Sequence[JobLease]], None],
         on_answer: Callable[[EngineAnswer], None],
         fence_at: Callable[[JobLease], float],
@@ -92,9 +102,11 @@ class Exchanger:
         self._backoff = backoff
         self._throttle = throttle
         self._circuits = circuits
+        # A burst must not wait for a circuit of a queue that may be empty.
+        self._recalls = recalls
         circuits.on_ready = self.nudge
-        # The tokens of claims that were given up without an answer: they may have been applied.
-        self._unanswered: dict[str, str] = {}
+        # The claims that were given up without an answer: they may have been applied.
+        self._unanswered: dict[str, Claim] = {}
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
@@ -133,7 +145,8 @@ class Exchanger:
             self._pipe.close()
 
     def _run(self) -> None:
-        self._recall()
+        if self._recalls:
+            self._recall()
         while (request := self._requests.get()) is not None:
             answer = self._process(request)
             self._pipe.drain()
@@ -161,7 +174,7 @@ class Exchanger:
                 leases = self._wait_for_work(request)
             admitted = self._admit(leases) if leases else Admitted()
             self._throttle.refund()
-            is_limited, news = self._is_limited(request), self._throttle.news()
+            is_limited, news = self._is_limited(request, admitted), self._throttle.news()
             return EngineAnswer(
                 request=request, held=held, admitted=admitted, is_limited=is_limited, news=news, is_refused=is_refused
             )
@@ -170,13 +183,15 @@ class Exchanger:
                 log.warning("could not claim jobs; any that were already claimed are released: %s", problem)
             else:
                 log.exception("could not claim jobs; any that were already claimed are released")
+            self._throttle.refund()
             # Settlements that are already answered keep their answers, and claimed jobs are released.
             return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
 
-    def _is_limited(self, request: EngineRequest) -> bool:
+    def _is_limited(self, request: EngineRequest, admitted: Admitted) -> bool:
         """Whether a queue waits for its rate limit, or it could not be checked. In a burst, it must also have jobs."""
         waiting = [queue for queue in request.limits if self._throttle.is_waiting(queue)]
-        if self._is_unchecked or not waiting or not request.is_burst:
+        is_idle = not admitted and not request.settlements
+        if self._is_unchecked or not waiting or not (request.is_burst and is_idle):
             return self._is_unchecked or bool(waiting)
         began = time.monotonic()
         try:
@@ -239,10 +254,11 @@ class Exchanger:
         give_up_at = time.monotonic() + (request.wait_s or REFUSED_WAIT_S)
         while (left := give_up_at - time.monotonic()) > 0:
             self._throttle.refund()
-            began, until_token = time.monotonic(), self._throttle.next_token_in(self._turns.queues)
+            began, until_token = time.monotonic(), self._throttle.next_token_in(request.limits)
             left = left if until_token is None else min(left, until_token)
-            queues = self._admitted(self._turns.queues)
-            if refused := [queue for queue in self._turns.queues if queue not in queues]:
+            # Not for jobs of the other queues, for which there is no room: they would end the wait at once.
+            queues = self._admitted(request.limits)
+            if refused := [queue for queue in request.limits if queue not in queues]:
                 left = min(left, self._circuits.wait_s(refused))
             try:
                 self._wait(queues, left)
@@ -277,43 +293,44 @@ class Exchanger:
         settlements = request.settlements
         answers: list[bool | None] = [None] * len(settlements)
         open_: Sequence[int] = range(len(settlements))
-        try:
-            queue, limit = self._next_queue(request.limits)
-        except BackendError as problem:
-            log.warning("could not check a rate limit; settling first: %s", problem)
-            queue, limit = None, 0
+        claim = self._next_claim(request.limits)
         # If a circuit is open, the next request claims: an answer to the settlements may have closed it by then.
-        has_asked = queue is not None or len(self._admitted(request.limits)) < len(request.limits)
-        token = self._token(queue)
+        has_asked = claim is not None or len(self._admitted(request.limits)) < len(request.limits)
         leases: list[JobLease] = []
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
             try:
-                if queue is not None:
+                if claim is not None:
+                    queue, limit, token = claim
                     held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
-                    self._took(queue, limit, leases)
-                    self._circuits.claimed(queue)
+                    self._took(claim, leases)
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
-                if queue is not None and not self._goes_on(queue, token, problem):
-                    queue = None  # the settlements are repeated without a claim
+                if claim is not None and not self._goes_on(claim, problem):
+                    claim = None  # the settlements are repeated without a claim
                 self._back_off(problem, f"settle {counted(len(batch), 'job')}", self._is_hurried)
             except Exception:
                 # One of them cannot be written; the others must still be settled.
                 log.exception("a batch of %d settlements failed; settling each job separately", len(batch))
+                if claim is not None:
+                    self._unanswered[claim.queue] = claim
                 return [self._settle_alone(one) for one in settlements], [], True
             else:
                 self._backoff.answered()
                 for at, answer in zip(open_, held, strict=True):
                     answers[at] = answer
-                for settlement in batch:
-                    if settlement.lease.queue in self._throttle and not has_run(settlement):
-                        self._throttle.owe(settlement.lease.queue)
+                self._return_tokens(batch)
                 break
             now = math.inf if self._is_hurried.is_set() else time.monotonic()
             open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
         return answers, leases, has_asked
+
+    def _return_tokens(self, settled: Iterable[Settlement]) -> None:
+        """Owe the tokens of jobs that did not run."""
+        for settlement in settled:
+            if settlement.lease.queue in self._throttle and not has_run(settlement):
+                self._throttle.owe(settlement.lease.queue)
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
         while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
@@ -321,78 +338,84 @@ class Exchanger:
                 [held] = self._backend.settle([settlement])
             except BackendUnavailable as problem:
                 self._back_off(problem, f"settle job {settlement.lease.id}", self._is_hurried)
-            except Exception:
+            except Exception as problem:
+                if isinstance(problem, IdConflict) and settlement.enqueues:
+                    settlement = without_copy(settlement, problem)
+                    continue
                 log.exception("job %s could not be settled; it runs again when its lease expires", settlement.lease.id)
                 return None
             else:
                 self._backoff.answered()
+                self._return_tokens([settlement])
                 return held
         return None
 
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
         """Claim from the first queue that has jobs, in the order of the round robin."""
-        for queue in self._turns.order(limits):
-            if not self._circuits.admits(queue):
-                continue
-            limit = self._allowed(queue, limits[queue])
-            leases = self._claim_from(queue, limit) if limit else []
-            if limit:
-                self._took(queue, limit, leases)
-            if leases:
+        for queue in self._turns.order(self._admitted(limits)):
+            claim = self._claim_of(queue, limits[queue])
+            if claim is not None and (leases := self._insist_on(claim)):
                 return leases
         return []
 
-    def _next_queue(self, limits: Mapping[str, int]) -> tuple[str | None, int]:
-        """The queue whose turn it is, and the number of jobs to claim from it."""
+    def _next_claim(self, limits: Mapping[str, int]) -> Claim | None:
+        """The claim from the queue whose turn it is."""
         for queue in self._turns.order(self._admitted(limits)):
-            if limit := self._throttle.take(queue, limits[queue]):
-                return queue, limit
-        return None, 0
+            if (claim := self._claim_of(queue, limits[queue], is_settling=True)) is not None:
+                return claim
+        return None
 
-    def _allowed(self, queue: str, limit: int) -> int:
-        """The number of jobs to claim from a queue: the limit, or fewer if its rate limit allows no more now."""
+    def _claim_of(self, queue: str, wanted: int, *, is_settling: bool = False) -> Claim | None:
+        """The next claim from a queue: the one that was given up, or a new one for as many jobs as its rate limit
+        allows; None if it allows none, or could not be checked.
+        """
+        if queue in self._unanswered:
+            return self._unanswered.pop(queue)
         try:
-            return self._throttle.take(queue, limit)
-        except BackendUnavailable as problem:
+            limit = self._throttle.take(queue, wanted)
+        except BackendError as problem:
             self._circuits.failed(queue, problem)
-            self._back_off(problem, "check a rate limit", self._is_leaving)
             self._is_unchecked = True
-            return 0
+            if isinstance(problem, BackendUnavailable) and not is_settling:
+                self._back_off(problem, "check a rate limit", self._is_leaving)
+            else:
+                log.warning("could not check the rate limit of queue '%s': %s", queue, problem)
+            return None
+        return Claim(queue, limit, new_owner_token(self._session)) if limit else None
 
-    def _took(self, queue: str, limit: int, leases: Sequence[JobLease]) -> None:
-        self._turns.took(queue, len(leases))
-        self._throttle.claimed(queue, limit, len(leases))
-
-    def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
-        token = self._token(queue)
+    def _insist_on(self, claim: Claim) -> list[JobLease]:
+        """Claim, retrying while the engine is unavailable, unless the circuit opens."""
         while True:
             try:
                 # With the same token, a repeated claim finds the jobs of one whose answer was lost.
-                leases = self._backend.claim(queue, limit, owner_token=token)
+                leases = self._backend.claim(claim.queue, claim.limit, owner_token=claim.token)
             except BackendUnavailable as problem:
-                if not self._goes_on(queue, token, problem):
+                if not self._goes_on(claim, problem):
                     return []
                 self._back_off(problem, "claim jobs", self._is_leaving)
                 if self._is_leaving.is_set():
                     return []
             except BackendError as problem:
-                self._goes_on(queue, token, problem)
+                self._circuits.failed(claim.queue, problem)
+                self._throttle.owe(claim.queue, claim.limit)
                 raise
             else:
                 self._backoff.answered()
-                self._circuits.claimed(queue)
+                self._took(claim, leases)
                 return leases
 
-    def _token(self, queue: str | None) -> str:
-        """The token of the next claim from this queue: a new one, unless the last claim was given up."""
-        return self._unanswered.pop(queue or "", "") or new_owner_token(self._session)
+    def _took(self, claim: Claim, leases: Sequence[JobLease]) -> None:
+        """Record the answer to a claim."""
+        self._turns.took(claim.queue, len(leases))
+        self._throttle.claimed(claim.queue, claim.limit, len(leases))
+        self._circuits.claimed(claim.queue)
 
-    def _goes_on(self, queue: str, token: str, problem: BackendError) -> bool:
-        """Count a failed claim. Returns whether it may be repeated; if not, the next claim repeats it."""
-        self._circuits.failed(queue, problem)
-        if self._circuits.admits(queue):
+    def _goes_on(self, claim: Claim, problem: BackendUnavailable) -> bool:
+        """Count a claim without an answer. Returns whether it may be repeated; if not, the next claim repeats it."""
+        self._circuits.failed(claim.queue, problem)
+        if self._circuits.admits(claim.queue):
             return True
-        self._unanswered[queue] = token
+        self._unanswered[claim.queue] = claim
         return False
 
     def _back_off(self, problem: BackendUnavailable, what: str, unless: threading.Event) -> None:

@@ -41,6 +41,7 @@ class WorkerLoop:
         self._on_result = on_result
         self._is_stopping = False
         self._limited: dict[str, float] = {}
+        self._empty_until: dict[str, float] = {}
         self._refusing: set[str] = set()
         self._maintenance = Maintenance(
             worker.backend, worker.copies, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
@@ -98,6 +99,8 @@ class WorkerLoop:
         for queue in self._queues:
             if self._is_stopping:
                 break
+            if self._empty_until.get(queue, 0.0) > self._worker.clock.monotonic():
+                continue
             result = self._worker.process_once(queue, wait=self._wait(worked, queue), unless=lambda: self._is_stopping)
             if result.status is WorkerStatus.CIRCUIT_OPEN:
                 self._refused(queue, result, worked)
@@ -108,6 +111,7 @@ class WorkerLoop:
             is_empty = is_limited and self._burst and not self._worker.has_work(queue, self._poll_interval_s)
             if result.status is WorkerStatus.EMPTY or is_empty:
                 self._limited.pop(queue, None)
+                self._rest(queue)
                 continue
             # Reported once, not in every turn, until the queue is empty.
             if self._on_result is not None and not (is_limited and queue in self._limited):
@@ -122,6 +126,13 @@ class WorkerLoop:
             soonest_s = min(self._limited.values()) - self._worker.clock.monotonic()
             self._worker.clock.sleep(max(0.0, min(soonest_s, self._poll_interval_s, STOP_CHECK_S)))
         return worked or bool(self._limited)
+
+    def _rest(self, queue: str) -> None:
+        """Leave out an empty queue with a rate limit for a while: every claim from it costs tokens, and their return.
+        The last queue is waited for instead.
+        """
+        if self._worker.is_limited(queue) and queue != self._queues[-1] and not self._burst:
+            self._empty_until[queue] = self._worker.clock.monotonic() + self._poll_interval_s
 
     def _refused(self, queue: str, result: WorkerResult, worked: bool) -> None:
         """Report a queue whose circuit has opened, once, and do not ask again at once."""

@@ -177,6 +177,7 @@ class Supervisor:
             backoff=self.backoff,
             throttle=throttle,
             circuits=self._circuits,
+            recalls=not self.options.burst,
             on_claimed=self._hold,
             on_answer=lambda answer: self._mailbox.post(lambda: self._take(answer)),
             fence_at=self._keeper.fence_at,

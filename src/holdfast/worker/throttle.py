@@ -59,6 +59,10 @@ class Throttle:
         if wanted <= 0 or now < self._ask_at.get(queue, now):
             return 0
         [spent] = self._state.spend([_spend(queue, min(wanted, MAX_TOKENS), rate)])
+        if not spent.tokens and spent.wait_s > 2 * rate.each_s:
+            # The bucket was used at a lower rate, before the setting was changed: at this rate, it refills sooner.
+            self._state.spend([_spend(queue, -MAX_TOKENS, rate)])
+            [spent] = self._state.spend([_spend(queue, min(wanted, MAX_TOKENS), rate)])
         self._empty.discard(queue)
         if spent.tokens < wanted:
             self._waits_s[queue] = spent.wait_s

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from holdfast.clock import Clock
 from holdfast.codec import JobMessage
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, IdConflict
 from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
@@ -24,7 +24,7 @@ from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, 
 from holdfast.worker.admission import ENTER_LIMIT_S, Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
-from holdfast.worker.dead_letters import DeadLetterCopies
+from holdfast.worker.dead_letters import DeadLetterCopies, without_copy
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
 from holdfast.worker.throttle import Throttle
@@ -101,6 +101,10 @@ class QueueWorker:
             self.circuits.failed(queue, problem)
             raise
 
+    def is_limited(self, queue: str) -> bool:
+        """Whether the queue has a rate limit."""
+        return queue in self._throttle
+
     def has_work(self, queue: str, wait: float) -> bool:
         """Wait for a job of the queue; whether there may be one."""
         give_up_at = self.clock.monotonic() + wait
@@ -108,8 +112,14 @@ class QueueWorker:
         return self.clock.monotonic() < give_up_at
 
     def _claim_and_process(self, queue: str, wait: float, unless: Callable[[], bool] | None) -> WorkerResult:
-        with self._counted(queue):
-            leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
+        try:
+            with self._counted(queue):
+                leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
+        except BackendUnavailable:
+            raise  # the claim may have been applied
+        except BackendError:
+            self._throttle.owe(queue)
+            raise
         self.backoff.answered()
         self.circuits.claimed(queue)
         self._throttle.claimed(queue, 1, len(leases))
@@ -231,7 +241,10 @@ class QueueWorker:
                 if self.clock.monotonic() >= give_up_at:
                     raise
                 self.clock.sleep(self.backoff.failed(problem, f"settle job {settlement.lease.id}"))
-            except BackendError:
+            except BackendError as problem:
+                if isinstance(problem, IdConflict) and settlement.enqueues:
+                    settlement = without_copy(settlement, problem)
+                    continue
                 # Only this record cannot be written: its lease expires, and the job is reaped.
                 log.exception("job %s could not be settled; it runs again when its lease expires", settlement.lease.id)
                 return None

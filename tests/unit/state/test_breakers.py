@@ -12,9 +12,9 @@ from holdfast.clock import ManualClock
 from holdfast.errors import BackendError, BackendUnavailable, DefinitionError
 from holdfast.execution.timeout import JobTimeout
 from holdfast.queues.contract import SharedState
-from holdfast.state.breakers import CIRCUITS, WAITS, Breaker, Breakers, CircuitState, Rule, rule_of
+from holdfast.state.breakers import CIRCUITS, WAITS, Breaker, Breakers, Rule, rule_of
 from holdfast.testing import memory_lab
-from holdfast.values import Cell, Put, Spend, Spent, Write
+from holdfast.values import Cell, CircuitState, Put, Spend, Spent, Write
 
 RULE = Rule(failures=3, cooldown=60.0)
 

@@ -169,7 +169,7 @@ def test_a_job_that_comes_at_its_turn_starts(hf: Holdfast, clock: ManualClock) -
         assert jobs.waits((id, 2)) == [0.0]
 
 
-@pytest.mark.parametrize("late_s", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("late_s", [0.0, 0.1, 0.2])
 def test_jobs_that_come_a_little_late_are_not_put_off_again(hf: Holdfast, clock: ManualClock, late_s: float) -> None:
     jobs = Jobs(hf, "60/min")
     jobs.waits(("first", 1), ("a", 1), ("b", 1))
@@ -184,15 +184,21 @@ def test_jobs_that_piled_up_go_to_the_end_of_the_line(hf: Holdfast, clock: Manua
     jobs.waits(*((f"job-{number}", 1) for number in range(5)))
     clock.advance(100.0)
     late = jobs.waits(*((f"job-{number}", 2) for number in range(1, 5)))
-    assert late == [0.0, 0.0, pytest.approx(1.0), pytest.approx(1.0)] or late[:2] == [0.0, 0.0]
-    assert all(wait > 0 for wait in late[2:]), "no more than the burst and one"
+    assert late[0] == 0.0
+    assert all(wait > 0.5 for wait in late[1:]), "no more than the burst"
 
 
 def test_a_retry_takes_another_token(hf: Holdfast) -> None:
     jobs = Jobs(hf, "60/min")
     assert jobs.waits(("a", 1)) == [0.0]
-    assert jobs.waits(("a", 2)) == [0.0], "as early as a job whose turn is next"
-    assert jobs.waits(("a", 3))[0] > 0
+    assert jobs.waits(("a", 2))[0] > 0
+
+
+def test_a_job_that_was_blocked_before_does_not_start_early(hf: Holdfast) -> None:
+    jobs = Jobs(hf, "1/h")
+    assert jobs.waits(("a", 1)) == [0.0]
+    assert jobs.waits(("blocked", 2))[0] > 3000
+    assert jobs.waits(("b", 1))[0] > 3000, "the token that was not used is returned once"
 
 
 def test_a_new_job_runs_before_its_turn_only_if_tokens_would_be_lost(hf: Holdfast, clock: ManualClock) -> None:

@@ -224,7 +224,7 @@ class LockedSlots:
         return self._promote(dict.fromkeys(self._names, MAX_PROMOTIONS))
 
     def _open(self) -> None:
-        """Forget until when slots were closed, if that time is over, so that `repair` does not find them again."""
+        """Clear the closing time of slots whose cooldown has expired, so that `repair` does not find them again."""
         opened = {
             name: row._replace(closed_until_us=0)
             for name, row in self._slots.items()

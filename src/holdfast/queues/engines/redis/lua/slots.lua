@@ -115,7 +115,7 @@ function rows.resize(resizes)
   end
 end
 
--- Forget until when the slot was closed, if that time is over.
+-- Clear the closing time of the slot if its cooldown has expired.
 function rows.open(name)
   local size, closed_until = rows.size(name)
   if size and closed_until > 0 and closed_until <= now then
