@@ -1,11 +1,15 @@
-"""What tests of several folders share: the place where their jobs are kept, and imports that end with a test."""
+"""What tests of several folders share: the place of their jobs, small control groups, imports that end with a test."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from .faults.processes import until
 from .servers.places import Place, Servers, place_on
 
 
@@ -45,3 +49,30 @@ def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     for name in sys.modules.keys() - modules:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(below):
             del sys.modules[name]
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of processes that may have 64 MB together, where there may be one."""
+    group = _make_group("memory", "memory.limit_in_bytes") or _make_group(".", "memory.max")
+    if group is None:
+        pytest.skip("a control group that limits memory can be made by root only, and not everywhere")
+    yield group
+    until(lambda: _is_removed(group), "the group to be empty")
+
+
+def _make_group(controller: str, limit: str) -> Path | None:
+    group = Path("/sys/fs/cgroup", controller, f"holdfast-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(64 * 1024 * 1024))
+    except OSError:
+        _is_removed(group)
+        return None
+    return group
+
+
+def _is_removed(group: Path) -> bool:
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()

@@ -78,6 +78,12 @@ def gated(context: JobContext) -> int:
     return os.getpid()
 
 
+def hungry(context: JobContext) -> int:
+    """Wait at the gate of this run, and then use 150 MB."""
+    pid = gated(context)
+    return pid if b"x" * (150 * 1024 * 1024) else 0
+
+
 def familial(context: JobContext) -> int:
     """Start a child, a grandchild and a detached process in another session; then wait at the gate."""
     _note("relative", context, subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000"]).pid)
@@ -122,7 +128,7 @@ def half(context: JobContext, table: str) -> None:
     broken(context)
 
 
-for job in (quick, brief, slow, slow_once, gated, familial, effects, pays, broken, half):
+for job in (quick, brief, slow, slow_once, gated, hungry, familial, effects, pays, broken, half):
     hf.registry.register(job.__name__, job)
 
 

@@ -60,6 +60,23 @@ def test_a_living_worker_takes_over_the_jobs_of_a_dead_one(yard: Yard, death: st
     until(lambda: len(yard.workers()) == 1, "the dead worker to be gone from the list")
 
 
+def test_a_worker_that_the_kernel_kills_for_its_memory_is_taken_over(yard: Yard, small_group: Path) -> None:
+    """The kernel kills the worker first, and then its child, which uses too much."""
+    [id] = yard.put("hungry")
+    dead = yard.worker(lease_s=LEASE_S)
+    first = yard.wait_for_entry("start", id, by=dead)
+    heir = yard.worker(lease_s=LEASE_S)
+    Path(f"/proc/{dead.pid}/oom_score_adj").write_text("1000")
+    for pid in (dead.pid, first.pid):
+        (small_group / "cgroup.procs").write_text(str(pid))
+    yard.open_gate(first)
+    second = yard.wait_for_entry("start", id, by=heir)
+    assert not dead.runs
+    yard.open_gate(second)
+    until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
+    assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
 @every_engine
 def test_a_worker_that_starts_takes_over_the_jobs_of_one_that_died_before(yard: Yard) -> None:
     dead, first = started(yard)

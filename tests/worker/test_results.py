@@ -2,8 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -83,33 +81,6 @@ def test_a_job_past_its_timeout_that_hears_nothing_is_killed_with_its_child(floo
     assert floor.outcomes(id) == [Outcome.TIMEOUT] * 2
     assert "was killed" in (view.last_error or "")
     assert len({entry.pid for entry in floor.ledger("start")}) == 2
-
-
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A control group of processes that may have 64 MB together, where there may be one."""
-    group = _make_group("memory", "memory.limit_in_bytes") or _make_group(".", "memory.max")
-    if group is None:
-        pytest.skip("a control group that limits memory can be made by root only, and not everywhere")
-    yield group
-    until(lambda: _is_removed(group), "the group to be empty")
-
-
-def _make_group(controller: str, limit: str) -> Path | None:
-    group = Path("/sys/fs/cgroup", controller, f"holdfast-test-{os.getpid()}")
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(64 * 1024 * 1024))
-    except OSError:
-        _is_removed(group)
-        return None
-    return group
-
-
-def _is_removed(group: Path) -> bool:
-    with suppress(OSError):
-        group.rmdir()
-    return not group.exists()
 
 
 def test_a_job_that_the_kernel_kills_for_its_memory_is_dead_after_its_last_retry(
