@@ -77,6 +77,12 @@ def test_a_key_that_no_job_has_is_not_found(terminal: Terminal) -> None:
     assert terminal("lock", "list").err.endswith("no job holds a key or waits for one\n")
 
 
+def test_a_key_without_its_kind_is_answered_with_the_whole_key(busy: Terminal) -> None:
+    answer = busy("lock", "show", "customer-7")
+    assert answer.code == 3
+    assert answer.err.endswith("see  holdfast lock show key:customer-7\n")
+
+
 def test_more_keys_than_asked_for_are_announced(terminal: Terminal, engine: Engine) -> None:
     for number in range(3):
         terminal("enqueue", "--job", "x", "--id", f"job{number}", "--concurrency-key", f"k{number}")

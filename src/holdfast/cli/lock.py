@@ -94,8 +94,10 @@ def show_lock(key: str, url: str | None, as_json: bool) -> None:
     with existing(url) as site:
         note_location(site.location)
         found = site.engine.slots([key])
+        meant = [] if found else site.engine.slots([f"{kind}:{key}" for kind in ("key", "instance", "idempotency")])
     if not found:
-        raise NoSuchLock(f"no job holds the key '{key}' or waits for it; see  holdfast lock list")
+        see = command("holdfast", "lock", "show", meant[0].name) if meant else "holdfast lock list"
+        raise NoSuchLock(f"no job holds the key '{key}' or waits for it; see  {see}")
     [view] = found
     if as_json:
         write_json(lock_document(view))

@@ -252,7 +252,7 @@ KEYS: Final = {
             kind="count",
             low=1,
             high=100,
-            meaning="consecutive crashes after which a job is dead-lettered",
+            meaning="consecutive crashes of its worker after which a job is dead-lettered",
         ),
         Key(
             name="breaker-failures",
