@@ -126,7 +126,7 @@ class DeadLetters:
         to = self._queues.of(queue)
         if to is None:
             raise ConfigError(
-                f"there is no queue for the dead letters of queue '{queue}', so this one was not stored; set one:  "
+                f"no queue is configured for the dead letters of queue '{queue}', so nothing was stored; set one:  "
                 "holdfast config set dead-letter-to failed_jobs"
             )
         letter = DeadLetter(

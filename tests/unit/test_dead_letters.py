@@ -110,7 +110,9 @@ def test_two_dead_letters_of_the_application_are_two_jobs(hf: Holdfast) -> None:
 
 
 def test_without_a_queue_nothing_is_stored(hf: Holdfast) -> None:
-    with pytest.raises(ConfigError, match=r"no queue for the dead letters of queue 'noise'.*config set dead-letter-to"):
+    with pytest.raises(
+        ConfigError, match=r"no queue is configured for the dead letters of queue 'noise'.*config set dead-letter-to"
+    ):
         hf.dead_letters.store(None, "load", "no reason", queue="noise")
     with pytest.raises(PayloadRejected):
         hf.dead_letters.store(float("nan"), "load", "no reason")
