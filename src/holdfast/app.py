@@ -73,11 +73,11 @@ class Batch:
         job that has the key gets its payload and due time instead.
         """
         accepted = self.engine.accept(self.envelopes, tx)
-        for at, envelope in enumerate(self.envelopes):
-            if envelope.unique is not None and accepted[at].id != envelope.id:
-                definition = self.definitions[at]
-                if definition.on_conflict is OnConflict.REPLACE:
-                    accepted[at] = self._replace(accepted[at], definition, envelope, tx)
+        for at, answer in enumerate(accepted):
+            if not answer.created:
+                definition, envelope = self.definitions[at], self.envelopes[at]
+                if definition.on_conflict is OnConflict.REPLACE and answer.id != envelope.id:
+                    accepted[at] = self._replace(answer, definition, envelope, tx)
         self._accepted = accepted
         return accepted
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from binascii import hexlify
 from collections.abc import Sequence
 from typing import Final
 
@@ -79,7 +80,7 @@ class SigningKey:
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(signed)
         outer.update(inner.digest())
-        return outer.hexdigest().encode()
+        return hexlify(outer.digest())
 
     def __repr__(self) -> str:
         return f"SigningKey(kid={self.kid!r})"
