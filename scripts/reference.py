@@ -170,7 +170,7 @@ def _default(key: Key, value: Any) -> str:
             return str(value).lower()
         case None | ():
             return ""
-        case float() if key.kind == "span":
+        case float() if key.kind == "duration":
             return key.bound(value)
         case float():
             return f"{value:g}"

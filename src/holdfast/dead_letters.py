@@ -110,7 +110,7 @@ def _check_backends(queue: str, to: str | None, routes: Mapping[str, str], defau
 
 
 class DeadLetters:
-    """`hf.dead_letters`: stores dead letters of the application's own."""
+    """`hf.dead_letters`: stores the application's own dead letters."""
 
     def __init__(self, app: "Enqueuer", queues: DeadLetterQueues, clock: Clock, default_queue: str) -> None:
         self._app = app

@@ -28,7 +28,7 @@ _HIGHEST_PER_S: Final = 1e6
 
 
 class Rate(Struct, frozen=True, kw_only=True, gc=False):
-    """On average `number` per `unit`, and at most `burst` at once. As text, it can be parsed again."""
+    """A rate: on average `number` per `unit`, and at most `burst` at once. Its text can be parsed again."""
 
     number: float
     unit: str

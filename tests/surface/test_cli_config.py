@@ -243,7 +243,7 @@ def test_the_list_as_json_has_all_that_the_table_says(terminal: Terminal) -> Non
         "value": 30.0,
         "origin": {"place": "file", "name": str(terminal.config), "line": 1},
         "default": 60.0,
-        "kind": "span",
+        "kind": "duration",
         "range": [1.0, 86400.0],
         "choices": [],
         "applies": "start",

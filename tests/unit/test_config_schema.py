@@ -41,7 +41,7 @@ def test_a_key_is_described_and_has_its_default(key: Any) -> None:
 @pytest.mark.parametrize("key", [key for key in IN_FILE if key.high], ids=lambda key: key.name)
 def test_a_number_has_the_range_that_the_program_enforces(key: Any) -> None:
     described = PROPERTIES[key.name]
-    number = described["anyOf"][0] if key.kind == "span" else described
+    number = described["anyOf"][0] if key.kind == "duration" else described
     assert number["type"] == ("integer" if key.kind == "count" else "number")
     for end, beyond in (("minimum", -1), ("maximum", 1)):
         check_value(key, number[end])

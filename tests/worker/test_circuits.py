@@ -69,7 +69,7 @@ def test_errors_in_a_row_open_the_circuit_of_one_queue(site: Site, caplog: pytes
     assert site.circuits.admits("other")
     assert site.opened == ["mail"]
     assert [record.message for record in caplog.records] == [
-        "circuit open: queue 'mail' is not claimed from after 3 backend errors in a row; trying again in 60 s: "
+        "circuit open: not claiming from queue 'mail' after 3 backend errors in a row; trying again in 60 s: "
         "the table is not there any more"
     ]
 

@@ -300,7 +300,7 @@ def test_a_job_that_reaches_a_limit_of_its_own_code_is_snoozed(bench: Bench) -> 
     assert result.retry_in == pytest.approx(1.0)
     [record] = bench.records(second)
     assert (record.outcome, record.error) == (Outcome.SNOOZED, None)
-    assert record.note == "limiter 'maps' has reached its rate limit of 60/min; the next token in 1 s"
+    assert record.note == "limiter 'maps' has reached its rate limit of 60/min; the next token is available in 1 s"
     assert bench.view(second).attempts == 0
     bench.clock.advance(1.0)
     bench.turn("free")

@@ -48,7 +48,7 @@ def breaker() -> None:
 @url_option
 @json_option
 def list_breakers(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
-    """List circuits, and how many jobs wait for each."""
+    """List circuits and the number of jobs that wait for each."""
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
@@ -90,7 +90,7 @@ def _table(circuits: Sequence[tuple[CircuitView, SlotView | None]]) -> Table:
 @url_option
 @json_option
 def show_breaker(name: str, url: str | None, as_json: bool) -> None:
-    """Show a circuit: its state, when it will be tried again, and which jobs wait for it."""
+    """Show the state of a circuit and the jobs that wait for it."""
     with existing(url, _queue_of(name)) as site:
         note_location(site.location)
         found = Breakers(site.engine.state).of([name])
@@ -125,7 +125,7 @@ def show_breaker(name: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def reset_breakers(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Close circuits now. Jobs that wait for them run."""
+    """Close circuits now. Jobs that wait for them can run."""
     chosen = list(dict.fromkeys(names))
     with existing(url, *{_queue_of(name) for name in chosen}) as site:
         note_location(site.location)
@@ -158,7 +158,7 @@ def reset_breakers(names: tuple[str, ...], dry_run: bool, url: str | None, as_js
 def trip_breakers(
     names: tuple[str, ...], cooldown: float | None, dry_run: bool, url: str | None, as_json: bool
 ) -> None:
-    """Open circuits now. Calls are refused, and jobs that name the circuit wait.
+    """Open circuits now. Calls are refused, and jobs that name them wait.
 
     \b
     Examples:

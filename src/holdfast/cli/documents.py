@@ -313,21 +313,21 @@ class QueueDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue/1")
 
     queue: str
     states: dict[JobState, int]
-    oldest_due_at: Annotated[datetime | None, Meta(description="Since when the oldest due job has waited.")]
+    oldest_due_at: Annotated[datetime | None, Meta(description="The time at which the oldest due job became due.")]
     paused: PauseDocument | None
     workers: tuple[str, ...]
     limit: LimitDocument | None = None
 
 
 class QueueLimitDocument(LimitDocument, Document, frozen=True, kw_only=True, tag="holdfast.queue.limit/1"):
-    """The rate limit of a queue and how far it is used; `reset` is set if it was reset."""
+    """The rate limit of a queue and its usage; `reset` is set if it was reset."""
 
     queue: str
     reset: bool
 
 
 def limit_document(usage: "Usage") -> LimitDocument:
-    """How far a rate limit is used, as a JSON document."""
+    """The usage of a rate limit, as a JSON document."""
     return LimitDocument(rate=usage.rate, burst=usage.burst, available=usage.available, wait_s=usage.wait_s)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.deployment import Deployment
     from holdfast.queues.contract import EngineInfo
 
-SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
+SchemaChange: TypeAlias = Literal["created", "upgraded", "none"]
 
 
 class MigrateDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate/1"):
@@ -87,7 +87,7 @@ def _document(location: str, before: EngineInfo, after: EngineInfo, *, is_dry_ru
     from holdfast.cli.backend_info import schema_state
 
     found = "none" if before.schema is None else schema_state(before)
-    change: SchemaChange = "none" if before.schema == after.schema else "upgraded" if before.schema else "made"
+    change: SchemaChange = "none" if before.schema == after.schema else "upgraded" if before.schema else "created"
     return MigrateDocument(
         location=location,
         database_schema=found if is_dry_run else "current",

@@ -98,7 +98,7 @@ def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> 
 @url_option
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
-    """Show a queue: its jobs, its workers, whether it is paused, and its rate limit."""
+    """Show the jobs, workers, pause and rate limit of a queue."""
     from holdfast.cli.queue_views import print_queue
 
     with existing(url, name) as site:
@@ -113,7 +113,7 @@ def show(name: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def limit(name: str, reset: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Show the rate limit of a queue and how far it is used, or reset it.
+    """Show the rate limit of a queue and its usage, or reset it.
 
     \b
     Examples:

@@ -140,6 +140,6 @@ def print_queue(engine: Engine, name: str, limit: Rate | None, *, as_json: bool)
 
 
 def usage_text(usage: Usage) -> str:
-    """How far the rate limit of a queue is used."""
+    """The usage of the rate limit of a queue, in words."""
     wait = f", the next one in {format_duration(usage.wait_s)}" if usage.wait_s else ""
     return f"{usage.rate}; {usage.available:,} of {counted(usage.burst, 'job')} can start now{wait}"

@@ -28,7 +28,7 @@ Kind: TypeAlias = (
         "path",
         "count",
         "number",
-        "span",
+        "duration",
         "flag",
         "backoff",
         "words",
@@ -162,7 +162,7 @@ class Key(Struct, frozen=True, kw_only=True):
 
     def bound(self, value: float) -> str:
         """A bound as it could be written in the file."""
-        if self.kind != "span" or not value:
+        if self.kind != "duration" or not value:
             return f"{value:g}"
         return f"{value:g}s" if value % _DAY else f"{value / _DAY:g}d"
 
@@ -185,7 +185,7 @@ KEYS: Final = {
             name="default-queue",
             kind="queue",
             applies=Applies.ENQUEUE,
-            meaning="queue of jobs that name none, and of workers that are started without a queue",
+            meaning="queue of jobs that do not name one, and of workers that are started without one",
         ),
         Key(
             name="queues",
@@ -201,14 +201,14 @@ KEYS: Final = {
         ),
         Key(
             name="timeout",
-            kind="span",
+            kind="duration",
             high=366 * _DAY,
             applies=Applies.ENQUEUE,
             meaning="time limit for one attempt; fixed when a job is enqueued; 0 = no limit",
         ),
         Key(
             name="idempotency-ttl",
-            kind="span",
+            kind="duration",
             low=1,
             high=3650 * _DAY,
             applies=Applies.ENQUEUE,
@@ -230,7 +230,7 @@ KEYS: Final = {
         ),
         Key(
             name="backoff-max",
-            kind="span",
+            kind="duration",
             high=366 * _DAY,
             meaning="maximum delay of a linear or exponential backoff; 0 = no limit",
         ),
@@ -242,7 +242,7 @@ KEYS: Final = {
         ),
         Key(
             name="lease",
-            kind="span",
+            kind="duration",
             low=1,
             high=_DAY,
             meaning="how long a worker holds a job without renewing its lease (visibility timeout)",
@@ -263,29 +263,36 @@ KEYS: Final = {
         ),
         Key(
             name="breaker-cooldown",
-            kind="span",
+            kind="duration",
             low=0.1,
             high=_DAY,
             meaning="how long an open circuit breaker refuses all calls before it lets one through as a trial",
         ),
         Key(
             name="poll-interval",
-            kind="span",
+            kind="duration",
             low=0.01,
             high=3600,
             meaning="maximum time between two polls for due jobs",
         ),
         Key(
-            name="reap-interval", kind="span", low=0.1, high=3600, meaning="time between two checks for expired leases"
+            name="reap-interval",
+            kind="duration",
+            low=0.1,
+            high=3600,
+            meaning="time between two checks for expired leases",
         ),
         Key(
             name="session-dir",
             kind="path",
-            meaning="directory that workers on one host share, to notice at once that one of them has died",
+            meaning="directory shared by the workers on one host, so that they can detect dead workers immediately",
         ),
-        Key(name="retain-completed", kind="span", high=3660 * _DAY, meaning="how long completed jobs are retained"),
+        Key(name="retain-completed", kind="duration", high=3660 * _DAY, meaning="how long completed jobs are retained"),
         Key(
-            name="retain-dead", kind="span", high=3660 * _DAY, meaning="how long dead letters are retained; 0 = forever"
+            name="retain-dead",
+            kind="duration",
+            high=3660 * _DAY,
+            meaning="how long dead letters are retained; 0 = forever",
         ),
         Key(
             name="dead-letter-to",

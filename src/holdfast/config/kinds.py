@@ -54,7 +54,7 @@ def _parse(key: Key, raw: Any) -> Any:
             return _whole(raw)
         case "number":
             return _number(raw)
-        case "span":
+        case "duration":
             return as_seconds(raw)
         case "flag":
             return _flag(raw)

@@ -59,7 +59,7 @@ def _values(key: Key) -> dict[str, Any]:
             return {"type": "integer", **bounds}
         case "number":
             return {"type": "number", **bounds}
-        case "span":
+        case "duration":
             return {"anyOf": [{"type": "number", **bounds}, _DURATION_TEXT]}
         case "flag":
             return {"type": "boolean"}

@@ -111,7 +111,7 @@ class JobOptions(TypedDict, total=False):
         str, Option("Apply the rate limit to jobs of this handler with the same key only.", metavar="KEY")
     ]
     breaker: Annotated[
-        str, Option("Wait while the circuit with this name is open; it costs no attempt.", metavar="NAME")
+        str, Option("Wait while the circuit with this name is open, without using up an attempt.", metavar="NAME")
     ]
     unique: Annotated[
         str | bool,

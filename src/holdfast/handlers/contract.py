@@ -25,7 +25,7 @@ _log = logging.getLogger("holdfast.job")
 # Both are BaseExceptions, like an interrupt: an `except Exception` in the job that caught one would turn it into a
 # success.
 class Snooze(BaseException):
-    """Return or raise it to run the job again after `delay`; it costs no attempt."""
+    """Return or raise it to run the job again after `delay`, without using up an attempt."""
 
     def __init__(self, delay: float | timedelta) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)

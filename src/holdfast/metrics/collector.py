@@ -40,7 +40,7 @@ class LabellingCollector(Protocol):
 
 
 def labelling(collector: MetricsCollector) -> LabellingCollector:
-    """The collector, which is spared the measurements and the names of jobs if it does not accept them."""
+    """The collector, called with measurements and the names of jobs only if it accepts them."""
     return _Adapted(collector)
 
 

@@ -72,7 +72,7 @@ class End(StrEnum):
         WorkerStatus.RELEASED,
         "Jobs released without a result: not started, interrupted by a shutdown, or in a process that died.",
     )
-    BLOCKED = "jobs_blocked", WorkerStatus.BLOCKED, "Jobs blocked because another job holds their key."
+    BLOCKED = "jobs_blocked", WorkerStatus.BLOCKED, "Jobs blocked because their key is taken or their circuit is open."
     LOST_LEASE = "jobs_lost_lease", WorkerStatus.LOST_LEASE, "Jobs whose settlement was refused: the lease was lost."
     UNSETTLED = (
         "jobs_unsettled",

@@ -1,4 +1,4 @@
-"""`Breakers`: circuit breakers that the processes of an installation share. `Breaker`: one of them, around a call.
+"""`Breakers`: circuit breakers that the processes of an installation share. `Breaker`: guards a call with one of them.
 
 A circuit is two cells. The first, without a ttl, stores whether the circuit is open. The second exists while calls
 are refused: it is written when the circuit opens, and expires after the cooldown, by the engine's clock. The process
@@ -6,7 +6,7 @@ that then writes it again makes the trial call. If that process dies, the cell e
 call.
 
 The same write closes the slot of jobs that wait for the circuit for as long as the second cell exists. So these jobs
-are blocked, and of these, also only one runs as a trial.
+are blocked, and only one of them runs as a trial.
 """
 
 import functools
@@ -50,7 +50,7 @@ def _log() -> "logging.Logger":
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """How many failures in a row open a circuit, and for how long it then refuses all calls."""
+    """The number of failures in a row that open a circuit, and the duration for which it then refuses all calls."""
 
     failures: int
     cooldown: float
@@ -69,8 +69,8 @@ def rule_of(failures: int, cooldown: Duration) -> Rule:
 class Circuit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A circuit as its cell stores it.
 
-    `generation` counts how often the circuit was opened or closed: a call that began before the last time says nothing
-    about the service now. `opened_us` is set by the first write after the one that opened the circuit.
+    `generation` counts how often the circuit was opened or closed: a call that began before the last change proves
+    nothing about the service now. `opened_us` is set by the first write after the one that opened the circuit.
     """
 
     failures: int = 0
@@ -81,7 +81,7 @@ class Circuit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CircuitView(Struct, frozen=True, kw_only=True):
-    """A circuit as users see it. `retry_in` is how many seconds it still refuses calls."""
+    """A circuit as users see it. `retry_in` is the number of seconds for which it still refuses calls."""
 
     name: str
     state: CircuitState
@@ -140,17 +140,17 @@ class Breakers:
             version = 0 if cell is None else cell.version
 
     def failed(self, call: Call, rule: Rule) -> None:
-        """Count the failure of a call. If it is one too many, or of the trial, the circuit refuses calls from now on.
+        """Count the failure of a call. If it reaches the limit, or the call was the trial, the circuit opens.
 
-        Of a trial that took so long that another one began, and of a call that began before the circuit was last opened
-        or closed, nothing is counted.
+        A trial that took so long that another one began is not counted, and neither is a call that began before the
+        circuit was last opened or closed.
         """
         if call.is_trial:
             circuit = replace(call.circuit, failures=call.circuit.failures + 1, rule=rule)
             writes = [_stored(call.name, circuit, call.version), *_closed_for(call.name, rule.cooldown)]
             if self._state.write(writes) is not None:
                 _log().warning(
-                    "circuit '%s': the trial call failed; the next one is in %s",
+                    "circuit '%s': the trial call failed; calls are refused for another %s",
                     call.name,
                     format_duration(rule.cooldown),
                 )
@@ -174,7 +174,7 @@ class Breakers:
                 return
 
     def given_up(self, call: Call) -> None:
-        """Record that the call was interrupted, so that it says nothing about the service. Another trial may begin."""
+        """Record that the call was interrupted and proves nothing about the service. Another trial may begin."""
         if call.is_trial:
             writes: list[Write] = [
                 _stored(call.name, call.circuit, call.version),
@@ -184,7 +184,7 @@ class Breakers:
             self._state.write(writes)
 
     def trip(self, name: str, rule: Rule, *, failures: int | None = None) -> None:
-        """Open a circuit, or begin the cooldown of an open one again."""
+        """Open a circuit, or restart the cooldown of an open one."""
         while True:
             cell, circuit = self._read(name)
             if cell is not None and circuit.is_open:
@@ -208,11 +208,11 @@ class Breakers:
         return found[0] if found else CircuitView(name=name, state=CircuitState.CLOSED, failures=0)
 
     def of(self, names: Sequence[str]) -> list[CircuitView]:
-        """Those of these circuits that have ever failed."""
+        """Those of these circuits through which a call has failed."""
         return self._views(self._state.read(CIRCUITS, names))
 
     def all(self) -> list[CircuitView]:
-        """All circuits that have ever failed, by name."""
+        """All circuits through which a call has failed, by name."""
         return self._views(self._state.read_all(CIRCUITS))
 
     def _views(self, cells: Iterable[Cell]) -> list[CircuitView]:
@@ -344,7 +344,7 @@ class Breaker:
             await asyncio.to_thread(self._record, call, problem)
 
     def __call__(self, function: F) -> F:
-        """The function, with every call of it going through the breaker."""
+        """Return the function with every call guarded by the breaker."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise DefinitionError(
                 f"{function.__name__} is a generator, which a breaker cannot decorate; use the breaker inside it"
@@ -368,7 +368,7 @@ class Breaker:
         try:
             return self._open_breakers().begin(self.name, self.rule)
         except BackendUnavailable as problem:
-            _log().warning("circuit '%s' cannot be read, calling without the breaker: %s", self.name, problem)
+            _log().warning("circuit '%s' cannot be read; calling without the breaker: %s", self.name, problem)
             return None
 
     def _entered(self, call: Call | None) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 LINE: Final = "line:"
-# How early a job may start whose turn has come: not by more than half of the time between two starts, except where that
-# is shorter than the delays of a worker.
+# How early a job whose turn has come may start: by at most half of the time between two starts, unless that is shorter
+# than the delays of a worker.
 EARLY_S: Final = 0.25
 SHORT_S: Final = 0.1
 
@@ -107,8 +107,8 @@ def _ask(start: Start, places: Mapping[str, float]) -> Spend:
 
 
 def _is_granted(start: Start, spent: Spent) -> bool:
-    """Whether the job may start now. Jobs start a little late, by as much as their worker needs; the next one must not
-    be put off because of that.
+    """Whether the job may start now. Jobs start a little late because of the delays of their worker; the next one must
+    not be put off because of that.
     """
     if start.delivery == 1:
         return spent.tokens > 0
@@ -140,7 +140,7 @@ def _spend(
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """How far a limit is used: the tokens that are available now, and the seconds until the next one if there is none.
+    """The usage of a limit: the tokens that are available now, and the seconds until the next one if there is none.
 
     `rate` is the limit as text, and `burst` how many tokens there can be at most.
     """
@@ -164,20 +164,19 @@ class Limiter:
         self._state = state
 
     def allow(self, n: int = 1) -> bool:
-        """Take `n` tokens if there are as many; whether there were."""
+        """Take `n` tokens if that many are available. Returns whether they were taken."""
         return not self._wait(n)
 
     def throttle(self, n: int = 1) -> None:
-        """Take `n` tokens, or raise `RateLimited`. In a job, the error makes the job run again when they are there."""
+        """Take `n` tokens, or raise `RateLimited`. A job that raises it runs again once they are available."""
         wait_s = self._wait(n)
         if wait_s:
-            wanted = "the next token" if n == 1 else f"{n:,} tokens"
-            raise RateLimited(
-                f"{self.name} has reached its rate limit of {self.rate}; {wanted} in {format_duration(wait_s)}", wait_s
-            )
+            wanted = "the next token is" if n == 1 else f"{n:,} tokens are"
+            when = f"{wanted} available in {format_duration(wait_s)}"
+            raise RateLimited(f"{self.name} has reached its rate limit of {self.rate}; {when}", wait_s)
 
     def usage(self) -> Usage:
-        """How far the limit is used, without using it."""
+        """The current usage of the limit. Takes no token."""
         full_in_s, each_s, burst = self._spend(0)[1], self.rate.each_s, self.rate.burst
         # Tokens cost whole microseconds, rounded up; less than that is not missing.
         missing = full_in_s - 1e-6 * burst
@@ -186,12 +185,12 @@ class Limiter:
         return Usage(rate=str(self.rate), burst=burst, available=available, wait_s=wait_s)
 
     def reset(self) -> None:
-        """Fill the bucket again. Jobs that were put off until a reserved time keep it."""
+        """Refill the bucket. Jobs that were already put off keep their turns."""
         while self._spend(-MAX_TOKENS)[1] > 0:
             pass
 
     def _wait(self, n: int) -> float:
-        """Take `n` tokens and return 0, or take none and return the seconds until there are as many."""
+        """Take `n` tokens and return 0, or take none and return the seconds until that many are available."""
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= self.rate.burst:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
                 f"{self.name} allows 1 to {self.rate.burst:,} at once, not {n!r}; set a higher burst to take more"

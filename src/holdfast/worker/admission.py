@@ -72,7 +72,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
-    """A claimed batch, judged: the leases of the jobs that may run, their verified messages, and the refused jobs.
+    """A claimed batch after admission: the leases and verified messages of the jobs that may run, and the refused jobs.
 
     `fences` contains the fence numbers of jobs that hold slots, by job id. `blocked` contains leases that ended because
     a slot was full, and `lost` those that had been lost before their jobs could enter.
@@ -102,7 +102,7 @@ class Admission:
         self._clock = clock
 
     def admit(self, leases: Sequence[JobLease], enter: Enter, pay: Pay) -> Admitted:
-        """Judge jobs that were claimed together. An error that one of them causes rejects that job alone."""
+        """Admit or refuse jobs that were claimed together. An error caused by one of them rejects only that job."""
         # Two lists instead of one of pairs: a tuple for each job shows in the throughput.
         runnable: list[JobLease] = []
         messages: list[JobMessage] = []
@@ -169,7 +169,7 @@ class Admission:
 
     def _try_again(self, lease: JobLease, note: str) -> Refusal:
         """Release a job that could not enter its slots, or whose rate limit could not be checked. It does not leave its
-        slots, which could also fail: its place ends with its lease.
+        slots, which could also fail: its place expires with its lease.
         """
         now_us = self._clock.now_us()
         return Refusal(settlement=released(lease, now_us, note, delay=ENTER_AGAIN_S, unstarted=True))
@@ -187,7 +187,7 @@ class Admission:
             answers = enter(entries)
         except BackendUnavailable as problem:
             log.warning(
-                "%s could not enter their slots; releasing them for %g s: %s",
+                "could not enter the slots of %s; releasing for %g s: %s",
                 counted(len(entries), "job"),
                 ENTER_AGAIN_S,
                 problem,
@@ -233,7 +233,7 @@ class Admission:
             return {start.job_id: wait_s for start, wait_s in zip(starts, pay(starts), strict=True)}
         except BackendError as problem:
             log.warning(
-                "the rate limits of %s could not be checked; releasing them for %g s: %s",
+                "could not check the rate limits of %s; releasing for %g s: %s",
                 counted(len(starts), "job"),
                 ENTER_AGAIN_S,
                 problem,

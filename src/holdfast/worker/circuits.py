@@ -1,8 +1,8 @@
 """`QueueCircuits`: a circuit breaker for the claims of a worker, one for each queue, in the memory of this process.
 
-It counts errors of the backend, never those of handlers. Other workers have their own circuits: one that was stored in
-the backend that it guards could not be read while that is down. When the backend answers, the state is noted there, so
-that people see it and a worker that starts knows it.
+It counts errors of the backend, never those of handlers. Each worker has its own circuits, because a circuit stored in
+the backend that it guards could not be read during an outage. Once the backend responds, the state is recorded there,
+for operators and for workers that start later.
 """
 
 import logging
@@ -70,13 +70,13 @@ class QueueCircuits:
             return circuit.state is not CircuitState.OPEN
 
     def wait_s(self, queues: Iterable[str]) -> float:
-        """The seconds until the first cooldown of these queues is over."""
+        """The seconds until the first cooldown of these queues expires."""
         with self._lock:
             ends = [circuit.until for queue in queues if (circuit := self._of(queue)).state is CircuitState.OPEN]
         return max(0.0, min(ends, default=0.0) - self._clock.monotonic())
 
     def failed(self, queue: str, problem: BackendError) -> None:
-        """Count a claim that failed, and open the circuit if it is one too many, or was a trial."""
+        """Count a failed claim, and open the circuit if that reaches the limit or the claim was a trial."""
         with self._lock:
             self._is_quiet = False
             circuit = self._of(queue)
@@ -91,7 +91,7 @@ class QueueCircuits:
         if is_new:
             sooner = ", or as soon as the backend responds" if circuit.is_outage else ""
             log.warning(
-                "circuit open: queue '%s' is not claimed from after %s in a row; trying again in %s%s: %s",
+                "circuit open: not claiming from queue '%s' after %s in a row; trying again in %s%s: %s",
                 queue,
                 counted(circuit.failures, "backend error"),
                 format_duration(self._rule.cooldown),
@@ -101,7 +101,7 @@ class QueueCircuits:
             self._on_open(queue)
 
     def claimed(self, queue: str) -> None:
-        """Record that a claim was answered: the circuit closes."""
+        """Record that a claim succeeded: the circuit closes."""
         if self._is_quiet:
             return
         with self._lock:
@@ -112,7 +112,7 @@ class QueueCircuits:
             log.warning("circuit closed: claiming from queue '%s' again", queue)
 
     def answered(self) -> None:
-        """Record that the backend has answered something: circuits that an outage has opened try a claim at once."""
+        """Record that the backend has responded: circuits that were opened by an outage try a claim at once."""
         if self._is_quiet:
             return
         with self._lock:
@@ -123,14 +123,14 @@ class QueueCircuits:
             self.on_ready()
 
     def recall(self, queues: Iterable[str]) -> None:
-        """Continue the cooldowns that are noted in the store."""
+        """Continue the cooldowns that are recorded in the store."""
         views = self._breakers.of([f"{QUEUE_BREAKER}{queue}" for queue in queues])
         for view in views:
             if view.state is CircuitState.HALF_OPEN:
                 with self._lock:
                     self._is_quiet = False
                     circuit = self._of(view.name.removeprefix(QUEUE_BREAKER))
-                    # The next claim closes it, and its note has to be removed.
+                    # The next claim closes it, and its record has to be removed.
                     circuit.state, circuit.failures = CircuitState.HALF_OPEN, view.failures
                     circuit.openings = circuit.noted = 1
             if view.state is CircuitState.OPEN and view.retry_in is not None:
@@ -141,16 +141,16 @@ class QueueCircuits:
                     circuit.openings = circuit.noted = 1
                     circuit.until = self._clock.monotonic() + view.retry_in
                 log.warning(
-                    "circuit open: queue '%s' is not claimed from for another %s, as an earlier worker has noted",
+                    "circuit open: not claiming from queue '%s' for another %s, as an earlier worker recorded",
                     view.name.removeprefix(QUEUE_BREAKER),
                     format_duration(view.retry_in),
                 )
 
     def note(self) -> None:
-        """Note changed circuits in the store, and close those that were reset there. If all are closed, this costs
+        """Record changed circuits in the store, and close those that were reset there. If all are closed, this costs
         nothing.
 
-        An outage is not noted: when the store can be written, it is over.
+        An outage is not recorded: it has ended by the time the store can be written.
         """
         if self._is_quiet:
             return
@@ -174,7 +174,7 @@ class QueueCircuits:
             with self._lock:
                 self._close(circuit)
                 circuit.noted = 0
-            log.warning("circuit closed: it was reset; claiming from queue '%s' again", queue)
+            log.warning("circuit closed by a reset: claiming from queue '%s' again", queue)
             self.on_ready()
 
     def _of(self, queue: str) -> _Circuit:

@@ -37,8 +37,8 @@ log = logging.getLogger("holdfast.worker")
 
 KIND: Final = "dead-letter-copies"
 _ALL: Final = "all"
-# Jobs may become visible in another order than that in which they died, so those that died this long before the last
-# one are checked again. Their copies are recognised by their ids, which every engine knows for an hour.
+# Jobs may become visible in a different order from the one in which they died, so those that died this long before the
+# last one are checked again. Their copies are recognised by their ids, which every engine knows for an hour.
 LOOK_BACK: Final = timedelta(minutes=10)
 IDS_KNOWN: Final = timedelta(minutes=45)
 _BATCH: Final = 50
@@ -115,7 +115,7 @@ class DeadLetterCopies:
                 return self._envelopes.make(copy_of(variant(), to), id=copy_id(str(letter.id), delivery))
             except (HoldfastError, msgspec.MsgspecError, ValueError, RecursionError) as problem:
                 failure = problem
-        # The job is dead all the same.
+        # The job is dead anyway.
         log.error("job %s: its dead letter could not be copied to queue '%s': %s", letter.id, to, failure)
         return None
 

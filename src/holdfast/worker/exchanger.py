@@ -156,7 +156,7 @@ class Exchanger:
         try:
             self._circuits.recall(self._turns.queues)
         except BackendError as problem:
-            log.debug("the circuits of the queues could not be read: %s", problem)
+            log.debug("could not read the circuits of the queues: %s", problem)
 
     def _process(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)

@@ -16,7 +16,6 @@ log = logging.getLogger("holdfast.loop")
 
 SHARED_WAIT_S: Final = 0.02
 STOP_CHECK_S: Final = 0.5
-# Jobs with these results will be processed again, so they do not count.
 
 
 class WorkerLoop:
@@ -128,14 +127,14 @@ class WorkerLoop:
         return worked or bool(self._limited)
 
     def _rest(self, queue: str) -> None:
-        """Leave out an empty queue with a rate limit for a while: every claim from it costs tokens, and their return.
-        The last queue is waited for instead.
+        """Skip an empty queue with a rate limit for a while, because every claim from it takes tokens and returns them.
+        The last queue is not skipped: the loop waits on it.
         """
         if self._worker.is_limited(queue) and queue != self._queues[-1] and not self._burst:
             self._empty_until[queue] = self._worker.clock.monotonic() + self._poll_interval_s
 
     def _refused(self, queue: str, result: WorkerResult, worked: bool) -> None:
-        """Report a queue whose circuit has opened, once, and do not ask again at once."""
+        """Report once that the circuit of a queue has opened, and pause before the next turn."""
         if queue not in self._refusing:
             self._refusing.add(queue)
             if self._on_result is not None:

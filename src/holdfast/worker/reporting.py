@@ -100,7 +100,7 @@ class Reporter:
         self._pass_on(results)
 
     def working(self, problem: Exception | None) -> None:
-        """Report an error of the worker, which claims nothing: once, until it has passed (None) or is another one."""
+        """Report an error that keeps the worker from claiming jobs: once, until it has passed (None) or has changed."""
         error = None if problem is None else ErrorInfo(type=type(problem).__name__, message=str(problem))
         if error is not None and error != self._error:
             self._pass_on([WorkerResult(status=WorkerStatus.ERROR, error=error)])

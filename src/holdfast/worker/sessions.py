@@ -177,7 +177,7 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 def _is_ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    """Whether it is of this kind, belongs to this user and can be written by nobody else."""
+    """Whether it is of this kind, belongs to this user and cannot be written by any other user."""
     return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 

@@ -106,7 +106,7 @@ class QueueWorker:
         return queue in self._throttle
 
     def has_work(self, queue: str, wait: float) -> bool:
-        """Wait for a job of the queue; whether there may be one."""
+        """Wait for a job of the queue. Returns whether there may be one."""
         give_up_at = self.clock.monotonic() + wait
         self.backend.wait_for_work([queue], wait)
         return self.clock.monotonic() < give_up_at

@@ -340,7 +340,7 @@ def test_without_its_store_the_call_is_made_and_its_outcome_counts_for_the_calle
     state.problem = BackendUnavailable("the server is away")
     with caplog.at_level(logging.WARNING, "holdfast.breaker"), breaker:
         pass
-    assert "circuit 'stripe' cannot be read, calling without the breaker: the server is away" in caplog.text
+    assert "circuit 'stripe' cannot be read; calling without the breaker: the server is away" in caplog.text
     state.problem = None
     with caplog.at_level(logging.WARNING, "holdfast.breaker"), breaker:
         state.problem = BackendError("the disk is full")

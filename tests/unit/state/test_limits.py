@@ -54,8 +54,9 @@ def test_throttling_raises_when_to_try_again(maps: Limiter, clock: ManualClock) 
     with pytest.raises(RateLimited) as one:
         maps.throttle()
     assert one.value.retry_after == pytest.approx(0.5)
-    assert str(one.value) == "limiter 'maps' has reached its rate limit of 2/s,burst=3; the next token in 500 ms"
-    with pytest.raises(RateLimited, match="2 tokens in 1 s") as two:
+    limit = "limiter 'maps' has reached its rate limit of 2/s,burst=3"
+    assert str(one.value) == f"{limit}; the next token is available in 500 ms"
+    with pytest.raises(RateLimited, match="2 tokens are available in 1 s") as two:
         maps.throttle(2)
     clock.advance(two.value.retry_after)
     maps.throttle(2)

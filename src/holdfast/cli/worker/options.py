@@ -109,7 +109,8 @@ queue_option: Final = click.option(
     multiple=True,
     callback=merged_queues,
     metavar="A,B",
-    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: setting default-queue.",
+    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; "
+    "default: the setting default-queue.",
 )
 size_options: Final = (
     click.option(

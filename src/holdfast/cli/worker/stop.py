@@ -53,7 +53,7 @@ def stop(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Stop workers: those with these IDs, or all on this host. Running jobs finish first.
+    """Stop the workers with these IDs, or all on this host. Running jobs finish first.
 
     The stop order is stored with the jobs, where each worker checks for it; no process is signalled. A prefix of an ID
     is enough. Without an ID, this stops the workers on this host, and asks first if others run on other hosts.

@@ -1,6 +1,7 @@
 """`Engine`: composed of jobs, records and shared state, with readable verbs for single jobs.
 
-An engine *has* its parts, so that one whose messages travel elsewhere can borrow the records and the state of another.
+An engine *has* its parts, so that one that sends its messages through another system can reuse another engine's
+records and state.
 It also has the verbs of its jobs and records: most callers need nothing but the engine.
 """
 
@@ -157,7 +158,7 @@ class Engine:
         return self.settle([Nack(lease=lease, delay=delay or 0.0, record=record)])[0]
 
     def release(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
-        """Release the job; it costs no attempt."""
+        """Release the job without using up an attempt."""
         return self.settle([Release(lease=lease, delay=delay or 0.0, record=record)])[0]
 
     def abandon(self, lease: JobLease, reason: DeadReason, record: AttemptRecord | None = None) -> bool:

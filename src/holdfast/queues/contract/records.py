@@ -101,7 +101,7 @@ class Records(ABC):
 
     @abstractmethod
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
-        """Requeue a dead or cancelled job with no attempts and no crashes; its history stays."""
+        """Requeue a dead or cancelled job. Its attempts and crashes are reset, and its history is retained."""
 
     @abstractmethod
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:

@@ -271,8 +271,8 @@ class LockedSlots:
 
     def _promote(self, freed: Mapping[str, int], finished: Collection[str] = ()) -> int:
         """Promote the best jobs of each queue, because a paused queue must not hold up the others. `freed` has the
-        number of places that became free in each slot: once as many jobs of a queue are promoted, there are no others
-        to look for. If the work of a slot is finished, all jobs that wait for it are promoted, since none of them has
+        number of places that became free in each slot: once that many jobs of a queue are promoted, there are no others
+        to find. If the work of a slot is finished, all jobs that wait for it are promoted, since none of them has
         to run.
         """
         names = sorted(freed)

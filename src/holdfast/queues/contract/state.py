@@ -137,7 +137,7 @@ def spend_from(spend: Spend, full_at_us: int, now_us: int) -> tuple[Spent, int]:
     """The answer of a bucket that will be full at `full_at_us`, and when it will be full after the spend (GCRA).
 
     An instant in the past means full now. A token costs whole microseconds, rounded up: so no rate is exceeded, and
-    tokens that are taken one at a time or given back cost exactly as much as those taken together.
+    tokens that are taken one at a time or returned cost exactly as much as those taken together.
     """
     each_us = math.ceil(MICROSECONDS / spend.per_s)
     depth_us = spend.burst * each_us
