@@ -144,7 +144,7 @@ class Holdfast:
         )
         self.engines = OpenEngines(deployment, self.workers)
         self.dead_letters = DeadLetters(self, self.settings.dead_letters, deployment.clock, self.settings.default_queue)
-        """Stores dead letters of the application's own."""
+        """Stores the application's own dead letters."""
 
     @property
     def deployment(self) -> Deployment:
@@ -352,10 +352,10 @@ class Holdfast:
         burst: int | None = None,
         queue: str | None = None,
     ) -> Limiter:
-        """A rate limit that all processes share: one of your own by its name, such as `hf.limiter("maps", "100/s")`, or
-        that of a queue. It is stored in the default backend, or in the backend of the queue.
+        """A rate limit that all processes share: your own, such as `hf.limiter("maps", "100/s")`, or that of a queue.
+        It is stored in the default backend, or in the backend of the queue.
 
-        `burst` is how many uses there can be at once; default: the number for one second, at least 1.
+        `burst` is the maximum number of uses at once; default: the number for one second, at least 1.
         """
         if queue is not None:
             if name is not None or rate is not None or burst is not None:
@@ -368,7 +368,7 @@ class Holdfast:
         except ValueError as problem:
             raise DefinitionError(f"limiter '{name}', rate {rate!r}: {problem}") from None
         if parsed is None:
-            raise DefinitionError(f"limiter '{name}': a rate of 0 allows nothing; pass a rate such as 100/s")
+            raise DefinitionError(f"limiter '{name}': the rate must be greater than 0, such as 100/s")
         return Limiter(f"limiter '{name}'", f"limiter:{name}", parsed, lambda: self.backend().state)
 
     def _queue_limiter(self, queue: str) -> Limiter:

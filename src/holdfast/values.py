@@ -351,7 +351,7 @@ CellWrite: TypeAlias = Put | Drop
 
 
 class Resize(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Set the size of a slot, whatever the messages of its jobs say; with None, the size in each message counts again.
+    """Set the size of a slot, overriding those in the messages of its jobs; with None, these apply again.
 
     The slot admits no job for `closed_for` seconds. Waiting jobs that have a place now are promoted in the same commit.
     """
@@ -675,7 +675,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 
 
 class QueueWait(Struct, frozen=True, kw_only=True):
-    """How long the oldest due job of a queue has waited, by the engine's clock, and since when."""
+    """The time that the oldest due job of a queue has waited, by the engine's clock, and when it became due."""
 
     since: datetime
     seconds: float

@@ -206,13 +206,13 @@ def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
             "backoff-multiplier = 1\n",
             "backoff-multiplier",
             "backoff-multiplier = 1 in /holdfast.toml:1 makes every delay equal to backoff-base -> "
-            "use a greater multiplier:  holdfast config set backoff-multiplier 2",
+            "use a larger multiplier:  holdfast config set backoff-multiplier 2",
         ),
         (
             "backoff-base = 0.5\n",
             "backoff-base",
             "backoff-base = 0.5 in /holdfast.toml:1 is also the multiplier, because backoff-multiplier is not set, so "
-            "the delays do not grow -> use a greater multiplier:  holdfast config set backoff-multiplier 2",
+            "the delays do not grow -> use a larger multiplier:  holdfast config set backoff-multiplier 2",
         ),
     ],
 )

@@ -288,7 +288,7 @@ def _backoff(reading: Reading) -> Iterator[Problem]:
 def _growth(reading: Reading, base: Found) -> Iterator[Problem]:
     """An exponential backoff that does not grow."""
     multiplier = reading.of(KEYS["backoff-multiplier"])
-    advice = "use a greater multiplier:  holdfast config set backoff-multiplier 2"
+    advice = "use a larger multiplier:  holdfast config set backoff-multiplier 2"
     if multiplier.value == 1:
         yield _warning("backoff-multiplier", multiplier, "makes every delay equal to backoff-base", advice)
     elif multiplier.value is None and base.value <= 1:

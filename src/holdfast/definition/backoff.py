@@ -67,7 +67,7 @@ def parse_backoff(text: str) -> Backoff:
 
 
 def contradiction_in(backoff: Backoff) -> str | None:
-    """What contradicts itself in this backoff: a parameter without effect, or a base above the cap."""
+    """The contradiction in this backoff, if there is one: a parameter without effect, or a base above the cap."""
     used = () if backoff.delays else PARAMETERS[backoff.strategy]
     for name in PARAMETERS[BackoffStrategy.EXPONENTIAL]:
         if name not in used and getattr(backoff, name) != getattr(_DEFAULTS, name):

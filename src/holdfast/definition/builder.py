@@ -91,7 +91,7 @@ class JobBuilder:
         return self._set(rate_limit=rate) if key is None else self._set(rate_limit=rate, rate_key=key)
 
     def breaker(self, name: str) -> "JobBuilder":
-        """Wait while the circuit with this name is open, without counting an attempt."""
+        """Wait while the circuit with this name is open, without using up an attempt."""
         return self._set(breaker=name)
 
     def unique(

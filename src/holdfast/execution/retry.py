@@ -20,8 +20,8 @@ class BackoffPolicy:
     """Computes the delay from a `Backoff`; default: 2, 4, 8 … seconds.
 
     Fixed and listed delays are exact. A linear or exponential delay is capped at `max` (0 = no cap) and varied by up to
-    ± `jitter` of it, but never above the cap: a delay at the cap is drawn from below it, so that jobs that failed
-    together do not all return together.
+    ± `jitter` of it, but never above the cap: a delay at the cap is a random value up to the cap, so that jobs
+    that failed together are not all retried together.
     """
 
     def __init__(self, backoff: Backoff | None = None, *, random: Callable[[], float] = _random.random) -> None:

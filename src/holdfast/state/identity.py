@@ -1,4 +1,4 @@
-"""The identity of a database: a random id that all processes which share it read."""
+"""The identity of a database: a random id that is read by all processes that share it."""
 
 import re
 import secrets

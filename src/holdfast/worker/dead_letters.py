@@ -201,7 +201,7 @@ class UnsettledDeaths:
         return not is_last
 
     def _since(self, cell: Cell | None) -> datetime:
-        """The time from which on jobs that died may not have a copy."""
+        """The time since which jobs may have died without being copied."""
         now, last = from_us(self._engine.clock.now_us()), self._time_of(cell)
         # After that, the ids of copies may be unknown, and no transaction is that slow.
         if cell is not None and now - last > IDS_KNOWN:
@@ -259,7 +259,7 @@ class UnsettledDeaths:
         return Put(kind=KIND, key=_ALL, value=b"%d" % to_us(latest), if_version=0 if cell is None else cell.version)
 
     def _time_of(self, cell: Cell | None) -> datetime:
-        """The time in the cell. If there is none, jobs that died before this worker was started have no copies."""
+        """The time in the cell. If there is none, jobs that died before this worker was started are not copied."""
         is_time = cell is not None and cell.value.isdigit()
         return from_us(int(cell.value)) if cell is not None and is_time else self._started_at
 

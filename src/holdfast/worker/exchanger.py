@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # How long a burst waits for a hint that a queue without tokens has jobs; if it has some, the hint comes at once.
 BURST_LOOK_S: Final = 1.0
-# How long a request waits while a circuit is open, if it would not wait at all.
+# How long a request waits while a circuit is open, if it would otherwise not wait.
 REFUSED_WAIT_S: Final = 0.1
 
 
@@ -188,7 +188,7 @@ class Exchanger:
             return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
 
     def _is_limited(self, request: EngineRequest, admitted: Admitted) -> bool:
-        """Whether a queue waits for its rate limit, or it could not be checked. In a burst, it must also have jobs."""
+        """Whether a queue waits for its rate limit, or for a check of it. In a burst, it must also have jobs."""
         waiting = [queue for queue in request.limits if self._throttle.is_waiting(queue)]
         is_idle = not admitted and not request.settlements
         if self._is_unchecked or not waiting or not (request.is_burst and is_idle):

@@ -93,7 +93,7 @@ class WorkerLoop:
         self._worker.clock.sleep(pause)
 
     def _turn(self) -> bool:
-        """Process at most one job of each queue. Returns whether there was any, or one waits for a rate limit."""
+        """Process at most one job of each queue. Returns whether there was one, or a queue waits for its rate limit."""
         worked = False
         for queue in self._queues:
             if self._is_stopping:

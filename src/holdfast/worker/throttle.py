@@ -21,9 +21,9 @@ log = logging.getLogger("holdfast.worker")
 class Throttle:
     """The rate limits of a worker's queues. It asks the engine only about queues that have one.
 
-    It relies on the answer that a queue has no token for at most `poll_interval_s`; 0 asks every time. With
-    `skips_empty`, a queue that was empty is left out for as long, unless the engine hints that it has work (`waited`):
-    so an idle queue costs neither tokens nor round trips.
+    It reuses the answer that a queue has no token for at most `poll_interval_s`; with 0, it asks every time. With
+    `skips_empty`, a queue that was empty is skipped for the same time, unless the engine hints that it has work
+    (`waited`). An idle queue therefore costs neither tokens nor round trips.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Throttle:
         return spent.tokens
 
     def refusal(self, queue: str) -> WorkerResult:
-        """The result of a turn in which the queue had no token left, by the last answer of the engine."""
+        """The result of a turn in which the queue had no token left, according to the engine's last answer."""
         return WorkerResult(status=WorkerStatus.RATE_LIMITED, queue=queue, retry_in=self._waits_s.get(queue, 0.0))
 
     def claimed(self, queue: str, allowed: int, number: int) -> None:
@@ -93,7 +93,7 @@ class Throttle:
         self._ask_at |= dict.fromkeys(self._empty, ask_at)
 
     def owe(self, queue: str, tokens: int = 1) -> None:
-        """Note tokens of jobs that did not run; `refund` returns them."""
+        """Record the tokens of jobs that did not run; `refund` returns them."""
         if tokens and queue in self._limits:
             self._owed[queue] += tokens
 
@@ -107,7 +107,7 @@ class Throttle:
             self._state.spend(spends)
         except BackendError as problem:
             # Returned twice, they would exceed the limit; not returned, they cost a little time.
-            log.warning("unused tokens of a rate limit were not returned; they are lost until it refills: %s", problem)
+            log.warning("could not return unused tokens of a rate limit; they are lost until it refills: %s", problem)
 
     def is_waiting(self, queue: str) -> bool:
         """Whether the queue waits for its next token."""

@@ -132,7 +132,7 @@ def test_a_limiter_needs_a_name_and_a_rate(hf: Holdfast) -> None:
         ("a limiter needs a name and a rate", lambda: hf.limiter("maps")),
         ("limiter 'maps', rate '2/x': write a number", lambda: hf.limiter("maps", "2/x")),
         ("limiter 'maps', rate '2/s': the burst must be", lambda: hf.limiter("maps", "2/s", burst=0)),
-        ("a rate of 0 allows nothing", lambda: hf.limiter("maps", 0)),
+        ("the rate must be greater than 0", lambda: hf.limiter("maps", 0)),
         ("the limit of a queue is a setting", lambda: hf.limiter("maps", queue="mail")),
     ]
     for problem, call in wrong:

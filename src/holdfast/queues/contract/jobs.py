@@ -276,7 +276,7 @@ class Jobs(ABC):
         """Apply each settlement whose lease still holds, with its writes and its enqueues; False means that the lease
         no longer held and nothing changed.
 
-        Repeating a settlement that was applied answers True and changes nothing. If one of them cannot be written, the
+        Repeating a settlement that was applied returns True and changes nothing. If one of them cannot be written, the
         call raises and changes nothing; the others can be settled without it.
         """
 
