@@ -37,8 +37,8 @@ class NoSuchBreaker(click.ClickException):
 def breaker() -> None:
     """List, show, reset and trip circuit breakers.
 
-    A circuit is listed once a call has failed. Circuits named `queue_…` belong to the workers of a queue: they open
-    when claims fail.
+    A circuit is listed once a call has failed or it was tripped. Circuits named `queue_…` belong to the workers of a
+    queue: they open when claims fail.
     """
 
 

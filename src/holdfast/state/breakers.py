@@ -194,7 +194,7 @@ class Breakers:
                 return
 
     def reset(self, name: str) -> bool:
-        """Close a circuit and reset its count of failures. False if the circuit has never failed."""
+        """Close a circuit and reset its count of failures. False if it has neither failed nor been tripped."""
         while True:
             cell, circuit = self._read(name)
             if cell is None:
@@ -208,11 +208,11 @@ class Breakers:
         return found[0] if found else CircuitView(name=name, state=CircuitState.CLOSED, failures=0)
 
     def of(self, names: Sequence[str]) -> list[CircuitView]:
-        """Those of these circuits through which a call has failed."""
+        """Those of these circuits that have failed or were tripped."""
         return self._views(self._state.read(CIRCUITS, names))
 
     def all(self) -> list[CircuitView]:
-        """All circuits through which a call has failed, by name."""
+        """All circuits that have failed or were tripped, by name."""
         return self._views(self._state.read_all(CIRCUITS))
 
     def _views(self, cells: Iterable[Cell]) -> list[CircuitView]:
