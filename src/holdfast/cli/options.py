@@ -115,7 +115,7 @@ def wait_option(*, alone: str, help: str) -> Callable[[F], F]:
         is_flag=False,
         flag_value=alone,
         metavar="[DURATION]",
-        help=f"{help} 0 = no limit.",
+        help=f"{help.removesuffix('.')}; 0 = no limit.",
     )
 
 

@@ -278,7 +278,7 @@ def check_options(options: Collection[str], *others: str) -> None:
 def _check_handler(key: str) -> None:
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         name = getattr(key, "__name__", None)
-        advice = f"; to enqueue a job made with @hf.job, write  {name}.define(...)" if name is not None else ""
+        advice = f"; to enqueue a job defined with @hf.job, write  {name}.define(...)" if name is not None else ""
         raise DefinitionError(f"a handler key must be a string, like 'mail.send', not {abridged(repr(key))}{advice}")
     if not _handler_key.fullmatch(key):
         raise DefinitionError(

@@ -73,7 +73,7 @@ class Maintenance:
         self._backend.tidy()
 
     def reap(self, which: str = "whose lease had expired") -> None:
-        """Requeue the jobs whose leases have expired, and report them; the log names them."""
+        """Requeue the jobs whose leases have expired, and log how many; `which` describes them."""
         # In all queues: jobs of a queue without workers must not look as if they were running.
         since = from_us(self._backend.clock.now_us())
         reaped = self._backend.reap_expired()
