@@ -400,6 +400,26 @@ def test_an_open_transaction_does_not_hold_up_the_worker_of_a_running_job(
     assert state(backend, "c") is JobState.PENDING
 
 
+@pytest.mark.parametrize("make", [job, unique])
+def test_open_transactions_do_not_wait_for_each_other_to_store_jobs(
+    backend: MysqlEngine, server: MariadbServer, make: Callable[..., JobEnvelope]
+) -> None:
+    """With REPEATABLE READ, looking for an id under lock would lock the gap into which the others insert theirs."""
+    backend.create_schema()
+    with server.connect("holdfast") as one, server.connect("holdfast") as other:
+        for connection in (one, other):
+            connection.begin()
+            with connection.cursor() as cursor:
+                cursor.execute("SET innodb_lock_wait_timeout = 1")
+        for number in range(2):
+            for name, connection in (("one", one), ("other", other)):
+                keyed = {"key": f"{name}{number}"} if make is unique else {}
+                assert backend.accept([make(f"{name}{number}", **keyed)], connection)[0].created
+        one.commit()
+        other.commit()
+    assert backend.counts() == {"default": {JobState.PENDING: 4}}
+
+
 def test_a_transaction_sees_the_jobs_it_has_stored_itself(backend: MysqlEngine, server: MariadbServer) -> None:
     backend.create_schema()
     with server.connect("holdfast") as connection:

@@ -34,7 +34,14 @@ from holdfast.queues.engines.mysql.claims import HELD, HOLDS, MysqlClaims, holdi
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
 from holdfast.queues.engines.mysql.lanes import DONE, LAST_WAITING, LEASED, PLACE, mark_of
 from holdfast.queues.engines.mysql.records import DELETE_JOBS
-from holdfast.queues.engines.mysql.slots import NEGLECTED, NOT_STARTED, MysqlSlots, MysqlUniques, lock_unstarted
+from holdfast.queues.engines.mysql.slots import (
+    NEGLECTED,
+    NOT_STARTED,
+    MysqlSlots,
+    MysqlUniques,
+    lock_unstarted,
+    rows_of_ids,
+)
 from holdfast.queues.engines.mysql.state import put_cells, write_cells
 from holdfast.queues.engines.mysql.transactions import MysqlCaller, MysqlStatements, MysqlTransaction
 from holdfast.queues.engines.tables.rows import (
@@ -94,8 +101,11 @@ RESCHEDULE: Final = f"""
     SET state = {WAITING}, queue = %s, job = %s, priority = %s, trace_id = %s, due_at = %s, wire = %s,{PLACE}
     WHERE seq = %s"""
 
-# Locked, so that they cannot change before the rest of the batch is written.
-KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s FOR UPDATE"
+KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s"
+
+# Locked, so that they cannot change before the rest of the batch is written. In a caller's transaction nothing is
+# locked: with REPEATABLE READ, an id that does not exist would lock the gap into which every other caller inserts.
+KNOWN_LOCKED: Final = f"{KNOWN} FOR UPDATE"
 
 _IS_HELD: Final = f"owner_token = %(token)s AND state = {PROCESSING} AND lease_until > {CLOCK}"
 
@@ -231,7 +241,10 @@ class MysqlJobs(Jobs):
         duplicates: dict[str, str] = {}
         if tx is not None:
             caller = MysqlCaller(tx, self._connections)
-            created, duplicates = self._again_if_known(lambda: self._accept_for(caller, envelopes))
+            if is_unique or not self._are_inserted_for(caller, envelopes):
+                created, duplicates = self._again_if_known(lambda: self._accept_for(caller, envelopes))
+            else:
+                created = {one.id for one in envelopes}
         elif writes or is_unique or not self._are_inserted(envelopes):
             work = partial(self._accept, envelopes=envelopes, writes=writes)
             again = partial(self._connections.transact, work, repeats=not writes)
@@ -253,6 +266,14 @@ class MysqlJobs(Jobs):
         except _IdIsKnown:
             return False
         return True
+
+    def _are_inserted_for(self, caller: MysqlCaller, envelopes: Sequence[JobEnvelope]) -> bool:
+        """The same in a caller's transaction."""
+        with suppress(_IdIsKnown), caller as session:
+            with _known_ids_raised():
+                session.insert(self._sql(INSERT_JOBS), _rows(envelopes, session.now()))
+            return True
+        return False
 
     def _again_if_known(self, insert: Callable[[], T]) -> T:
         """Insert jobs, and retry if another process took an id between our check and our insert."""
@@ -283,11 +304,11 @@ class MysqlJobs(Jobs):
         known: dict[str, bytes] = {}
         free: list[int] = []
         for ids in pieces(sorted({one.id for one in envelopes}), KNOWN_AT_ONCE):
-            for id, seq, state, finished_at, digest, wire in session.rows(self._sql(KNOWN), (ids,)):
+            for id, seq, state, finished_at, digest, wire in self._known(session, ids):
                 if state == FORGOTTEN and finished_at <= now:
                     free.append(seq)
                 else:
-                    known[id.decode()] = digest if state == FORGOTTEN else content_digest(wire)
+                    known[text(id)] = digest if state == FORGOTTEN else content_digest(wire)
         for seqs in chunks(free):
             session.run(self._sql(DELETE_JOBS), (seqs,))
         new: list[JobEnvelope] = []
@@ -301,6 +322,11 @@ class MysqlJobs(Jobs):
         with _known_ids_raised():
             session.insert(self._sql(INSERT_JOBS), _rows(new, now))
         return {one.id for one in new}
+
+    def _known(self, session: MysqlStatements, ids: Sequence[str]) -> Sequence[Row]:
+        if isinstance(session, Session):
+            return session.rows(self._sql(KNOWN_LOCKED), (ids,))
+        return rows_of_ids(session, self._connections, KNOWN, ids)
 
     def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
         if tx is None:

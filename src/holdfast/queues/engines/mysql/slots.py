@@ -293,21 +293,30 @@ def lock_unstarted(
 
     A running job is not locked, because a caller's transaction may last for minutes. With REPEATABLE READ, the
     transaction would also retain locks on rows that a condition excludes, so the jobs are read first and then locked by
-    number. A caller's snapshot may be old, but it is the only one that contains the jobs that the caller has stored
-    itself.
+    number.
+    """
+    jobs = rows_of_ids(session, connections, JOBS_OF, ids)
+    states: dict[int, int] = {seq: state for _, seq, state, _ in jobs}
+    for seqs in chunks(seq for seq, state in states.items() if state in NOT_STARTED):
+        states |= dict(session.rows(connections.sql(LOCK_JOBS), (seqs,)))
+    return {text(id): (seq, states[seq], finished_at) for id, seq, _, finished_at in jobs}
+
+
+def rows_of_ids(
+    session: MysqlStatements, connections: MysqlConnections, statement: str, ids: Sequence[str]
+) -> list[Row]:
+    """The rows that this statement reads for these ids, the second column of which is a job's number. A caller's
+    snapshot may be old, so they are also read outside it; but only the snapshot has the caller's own jobs.
     """
 
     def read(session: MysqlStatements) -> dict[int, Row]:
-        lists = (session.rows(connections.sql(JOBS_OF), (some,)) for some in pieces(ids))
+        lists = (session.rows(connections.sql(statement), (some,)) for some in pieces(ids))
         return {row[1]: row for rows in lists for row in rows}
 
-    jobs = read(session)
+    rows = read(session)
     if not isinstance(session, Session):
-        jobs |= connections.run(read)
-    states: dict[int, int] = {seq: state for _, seq, state, _ in jobs.values()}
-    for seqs in chunks(seq for seq, state in states.items() if state in NOT_STARTED):
-        states |= dict(session.rows(connections.sql(LOCK_JOBS), (seqs,)))
-    return {text(id): (seq, states[seq], finished_at) for id, seq, _, finished_at in jobs.values()}
+        rows |= connections.run(read)
+    return list(rows.values())
 
 
 def best_rows(session: Session, statement: str, pairs: Sequence[Row], limit: int) -> list[Row]:
