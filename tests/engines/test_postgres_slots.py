@@ -48,6 +48,7 @@ from ..servers.running import started
 KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
 KEY = Slot(name="key:a")
 LARGEST = 2**63 - 1
+GATE = 4711
 WAITERS = 10_000
 ROUNDS = 25
 WAITS = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -432,6 +433,24 @@ def test_calls_that_wait_for_a_locked_slot_end_in_time_and_leave_no_session_behi
                 in_time(lambda: enter(engine, other))
             assert watch.execute(WAITS).fetchone() is None
     assert enter(engine, other) is EntryOutcome.BLOCKED
+
+
+def test_a_claim_does_not_get_a_message_that_was_replaced_while_it_waited(engine: PostgresEngine) -> None:
+    """The claim begins before the replacement is committed and reaches the job after it. A view makes it wait there."""
+    engine.accept([job(engine, "a")])
+    execute(engine, "ALTER TABLE holdfast.pauses RENAME TO pauses_behind")
+    gate = f"SELECT pg_advisory_xact_lock_shared({GATE})"
+    behind = "LEFT JOIN holdfast.pauses_behind AS p ON true WHERE p.queue IS NOT NULL"
+    execute(engine, f"CREATE VIEW holdfast.pauses AS SELECT p.* FROM ({gate}) AS gate {behind}")
+    new = engine.envelopes.make(JobDefinition(handler="other"), id="a")
+    with open_transaction(engine) as closed, ThreadPoolExecutor(1) as pool:
+        closed.execute(f"SELECT pg_advisory_xact_lock({GATE})".encode())
+        claiming = pool.submit(lambda: engine.claim("default", 1, owner_token=new_owner_token()))
+        until(lambda: execute(engine, WAITS.decode()), "the claim to wait")
+        assert engine.reschedule([new]) == [True]
+        closed.commit()
+        assert claiming.result(60) == []
+        assert [lease.wire for lease in engine.claim("default", 1, owner_token=new_owner_token())] == [new.wire]
 
 
 def test_a_renewal_that_is_not_committed_yet_still_holds_the_slot(server: PostgresServer) -> None:

@@ -141,29 +141,31 @@ LEASE_COLUMNS: Final = f"""
     least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
 
 # One index range for each priority, best first, each in due order: jobs that are not due yet cost nothing. The list is
-# complete before any row is stamped, so no plan can take more than the limit. A suspect comes alone.
+# complete before any row is stamped, so no plan can take more than the limit. A suspect comes alone. A job that was
+# rescheduled since this statement began is locked in its new version, but its message would be read in the old one;
+# such a job is left alone, because the UPDATE does not find the new version at its place in the table.
 CLAIM: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
         WHERE state = {PROCESSING} AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
     ), chosen AS MATERIALIZED (
-        SELECT best.seq, best.crashes FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
-            SELECT seq, crashes FROM holdfast.open_jobs
+        SELECT best.at, best.crashes FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
+            SELECT ctid AS at, crashes FROM holdfast.open_jobs
             WHERE state <= {FAILED} AND queue = :queue AND priority = rank.priority AND due_at <= {NOW}
             ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
         ) AS best
         WHERE NOT EXISTS (SELECT 1 FROM held) AND NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)
         LIMIT :limit
     ), placed AS MATERIALIZED (
-        SELECT seq, crashes, row_number() OVER () AS place FROM chosen
+        SELECT at, crashes, row_number() OVER () AS place FROM chosen
     ), picked AS MATERIALIZED (
-        SELECT seq FROM placed
+        SELECT at FROM placed
         WHERE place = 1 OR place < (SELECT coalesce(min(place), {2**31}) FROM placed WHERE crashes > 0)
     ), o AS (
         UPDATE holdfast.open_jobs
         SET state = {PROCESSING}, owner_token = :token, deliveries = least(deliveries, {MANY}) + 1,
             claimed_at = {NOW}, lease_us = :lease, lease_until = {NOW} + :lease
-        WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
+        WHERE ctid = ANY (ARRAY(SELECT at FROM picked)) RETURNING *
     )
     SELECT {LEASE_COLUMNS} FROM o
     UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.open_jobs AS o WHERE o.seq = ANY (ARRAY(SELECT seq FROM held))"""
