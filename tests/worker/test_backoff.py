@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,20 @@ from .bench import Bench
 from .floor import Floor
 
 AWAY = BackendUnavailable("connection refused")
+
+
+class Refusing:
+    """A call that an engine refuses so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise AWAY
+        return "answer"
 
 
 class Heard:
@@ -50,6 +65,30 @@ def test_it_knows_since_when_the_engine_is_unavailable(caplog: pytest.LogCapture
     assert re.fullmatch(r"engine unavailable, cannot claim jobs; retrying in \d+ ms: connection refused", lines[0])
     assert re.match(r"engine unavailable, cannot settle 3 jobs; retrying in \d+ ms: ", lines[1])
     assert lines[2:] == ["engine available again after 12.3 s"]
+
+
+def test_a_call_for_claimed_jobs_is_repeated_until_the_engine_answers() -> None:
+    clock = ManualClock()
+    backoff, call = EngineBackoff(clock), Refusing(3)
+    assert backoff.insist(call, "enter", wait=clock.advance) == "answer"
+    assert (call.calls, backoff.failures) == (4, 0)
+
+
+def test_a_call_for_claimed_jobs_does_not_hold_up_the_others_for_long() -> None:
+    clock = ManualClock()
+    backoff, call = EngineBackoff(clock), Refusing(1000)
+    began = clock.monotonic()
+    with pytest.raises(BackendUnavailable):
+        backoff.insist(call, "enter", wait=clock.advance)
+    assert 5.0 <= clock.monotonic() - began <= 10.0
+
+
+def test_a_worker_that_must_exit_does_not_repeat_a_call() -> None:
+    call, hurried = Refusing(1000), threading.Event()
+    hurried.set()
+    with pytest.raises(BackendUnavailable):
+        EngineBackoff(ManualClock()).insist(call, "enter", wait=hurried.wait)
+    assert call.calls == 1
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, bench: Bench, verb: str, times: int) -> None:

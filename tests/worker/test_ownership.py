@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.testing.lab import LEASE_S
 from holdfast.values import Ack, DeadReason, Entered, Entry, JobState, Outcome, Slot, WorkerStatus
-from holdfast.worker import exchanger
+from holdfast.worker import backoff
 
 from ..faults.processes import until
 from ..servers.places import every_engine
@@ -90,7 +90,7 @@ def test_an_entry_is_repeated_until_the_engine_answers(floor: Floor) -> None:
 def test_a_job_that_cannot_enter_is_released_and_does_not_hold_up_others(
     floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchanger, "ENTER_LIMIT_S", 0.0)
+    monkeypatch.setattr(backoff, "INSIST_LIMIT_S", 0.0)
     floor.engine.down.add("enter")
     keyed, plain = floor.put("fenced", concurrency_key="a"), floor.put("quick")
     worker = floor.start()

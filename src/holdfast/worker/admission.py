@@ -46,7 +46,6 @@ log = logging.getLogger("holdfast.worker")
 
 POSTPONE_S: Final = 60.0
 
-ENTER_LIMIT_S: Final = 5.0
 ENTER_AGAIN_S: Final = 1.0
 
 Enter: TypeAlias = Callable[[Sequence[Entry]], Sequence[Entered]]

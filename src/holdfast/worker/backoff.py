@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendUnavailable
@@ -11,8 +11,11 @@ from holdfast.units import format_duration
 
 log = logging.getLogger("holdfast.worker")
 
+T = TypeVar("T")
+
 Listener: TypeAlias = Callable[[BackendUnavailable | None], None]
 
+INSIST_LIMIT_S: Final = 5.0
 _MAX_PAUSE_S: Final = 5.0
 
 
@@ -55,6 +58,21 @@ class EngineBackoff:
             log.warning("engine available again after %s", format_duration(self.answered_at - self.failing_since))
             self.failing_since, self.failures = None, 0
         self._notify(None)
+
+    def insist(self, call: Callable[[], T], what: str, *, wait: Callable[[float], object]) -> T:
+        """Repeat a call for claimed jobs for a short time while the engine is unavailable. `wait` passes the time
+        between two tries; if it returns True, there is no other one.
+        """
+        give_up_at = self._clock.monotonic() + INSIST_LIMIT_S
+        while True:
+            try:
+                answer = call()
+            except BackendUnavailable as problem:
+                if self._clock.monotonic() >= give_up_at or wait(self.failed(problem, what)):
+                    raise
+            else:
+                self.answered()
+                return answer
 
     def _notify(self, problem: BackendUnavailable | None) -> None:
         for listener in self._listeners:

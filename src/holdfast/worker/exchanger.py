@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.state.limits import Start, waits_of
 from holdfast.units import counted
 from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement, WorkerResult
-from holdfast.worker.admission import ENTER_LIMIT_S, Admission, Admitted, Refusal
+from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import QueueCircuits
 from holdfast.worker.dead_letters import without_copy
@@ -29,8 +29,6 @@ from holdfast.worker.verdict import has_run, released
 from holdfast.worker.wake_pipe import WakePipe
 
 log = logging.getLogger("holdfast.exchanger")
-
-T = TypeVar("T")
 
 # How long a burst waits for a hint that a queue without tokens has jobs; if it has some, the hint comes at once.
 BURST_LOOK_S: Final = 1.0
@@ -211,9 +209,8 @@ class Exchanger:
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
         """Let jobs enter their slots, retrying for a short time while the engine is unavailable: other jobs wait."""
         try:
-            return self._insist(
-                lambda: self._backend.enter(entries), f"enter the slots of {counted(len(entries), 'job')}"
-            )
+            what = f"enter the slots of {counted(len(entries), 'job')}"
+            return self._backoff.insist(lambda: self._backend.enter(entries), what, wait=self._is_hurried.wait)
         except BackendUnavailable:
             raise
         except Exception:
@@ -229,21 +226,7 @@ class Exchanger:
     def _pay(self, starts: Sequence[Start]) -> list[float]:
         """Take tokens for jobs with a rate limit. Tokens whose answer is lost are lost until the bucket refills."""
         what = f"take the tokens of {counted(len(starts), 'job')}"
-        return self._insist(lambda: waits_of(self._backend.state, starts), what)
-
-    def _insist(self, call: Callable[[], T], what: str) -> T:
-        """Repeat a call for claimed jobs for a short time while the engine is unavailable."""
-        give_up_at = time.monotonic() + ENTER_LIMIT_S
-        while True:
-            try:
-                answer = call()
-            except BackendUnavailable as problem:
-                if time.monotonic() >= give_up_at or self._is_hurried.is_set():
-                    raise
-                self._back_off(problem, what, self._is_hurried)
-            else:
-                self._backoff.answered()
-                return answer
+        return self._backoff.insist(lambda: waits_of(self._backend.state, starts), what, wait=self._is_hurried.wait)
 
     def _released(self, leases: Sequence[JobLease]) -> Admitted:
         now_us = self._backend.clock.now_us()

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from msgspec import structs
 
@@ -21,7 +21,7 @@ from holdfast.rates import Rate
 from holdfast.state.breakers import Breakers, Rule
 from holdfast.state.limits import Start, waits_of
 from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
-from holdfast.worker.admission import ENTER_LIMIT_S, Admission, refused
+from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
 from holdfast.worker.dead_letters import DeadLetterCopies, without_copy
@@ -31,8 +31,6 @@ from holdfast.worker.throttle import Throttle
 from holdfast.worker.verdict import carrying, end_of, has_run, policy_of, released, verdict_on
 
 log = logging.getLogger("holdfast.worker")
-
-T = TypeVar("T")
 
 EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
 
@@ -172,24 +170,11 @@ class QueueWorker:
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
         what = f"enter the slots of job {entries[0].lease.id}"
-        return self._insist(lambda: self.backend.enter(entries), what)
+        return self.backoff.insist(lambda: self.backend.enter(entries), what, wait=self.clock.sleep)
 
     def _pay(self, starts: Sequence[Start]) -> list[float]:
-        return self._insist(lambda: waits_of(self.backend.state, starts), f"take a token for job {starts[0].job_id}")
-
-    def _insist(self, call: Callable[[], T], what: str) -> T:
-        """Repeat a call for a claimed job for a short time while the engine is unavailable."""
-        give_up_at = self.clock.monotonic() + ENTER_LIMIT_S
-        while True:
-            try:
-                answer = call()
-            except BackendUnavailable as problem:
-                if self.clock.monotonic() >= give_up_at:
-                    raise
-                self.clock.sleep(self.backoff.failed(problem, what))
-            else:
-                self.backoff.answered()
-                return answer
+        what = f"take a token for job {starts[0].job_id}"
+        return self.backoff.insist(lambda: waits_of(self.backend.state, starts), what, wait=self.clock.sleep)
 
     def _cancel(self, lease: JobLease) -> bool:
         return self._runtime.interrupt(lease.id, JobCancelRequested())
