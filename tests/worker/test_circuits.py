@@ -337,6 +337,14 @@ def test_a_worker_in_this_process_reports_the_circuit_once_and_goes_on(monkeypat
         assert Breakers(engine.state).get("queue_mail").state is not CircuitState.OPEN
 
 
+def test_a_burst_in_this_process_does_not_wait_for_a_circuit_that_an_earlier_worker_noted() -> None:
+    with Holdfast("memory://", clock=ManualClock()) as hf, hf.worker() as worker:
+        Breakers(hf.backend().state).trip("queue_mail", EVER_LONGER)
+        job = hf.job(key="nothing", queue="mail")(_nothing).enqueue()
+        hf.loop(worker, ["mail"], burst=True).run()
+        assert job.status() is JobState.COMPLETED
+
+
 def test_a_worker_survives_an_outage_and_reports_the_circuit(floor: Floor) -> None:
     id = floor.put("quick")
     floor.engine.down = {"claim", "exchange", "wait_for_work"}

@@ -1,18 +1,21 @@
 """Talking to the engine for a worker: each claim and each verdict once, whatever happens to the answers."""
 
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.config import Settings
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import new_session
 from holdfast.rates import Rate
 from holdfast.state.breakers import Breakers, Rule
-from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome, Settlement
+from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome, Settlement, Spend
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.circuits import DEFAULT_RULE, QueueCircuits
@@ -28,7 +31,14 @@ from .floor import Floor
 class Line:
     """An exchanger and the answers it has given."""
 
-    def __init__(self, floor: Floor, rule: Rule = DEFAULT_RULE, limits: Mapping[str, Rate] | None = None) -> None:
+    def __init__(
+        self,
+        floor: Floor,
+        rule: Rule = DEFAULT_RULE,
+        limits: Mapping[str, Rate] | None = None,
+        *,
+        poll_interval_s: float = 0.0,
+    ) -> None:
         self.floor = floor
         self.engine = floor.engine
         self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
@@ -47,7 +57,9 @@ class Line:
             session=self.session,
             admission=self.admission,
             backoff=self.backoff,
-            throttle=Throttle(floor.engine.state, limits or {}, floor.engine.clock),
+            throttle=Throttle(
+                floor.engine.state, limits or {}, floor.engine.clock, poll_interval_s=poll_interval_s
+            ),
             circuits=self.circuits,
             on_claimed=self.claimed.extend,
             on_answer=self.answers.append,
@@ -61,6 +73,9 @@ class Line:
     def answer(self) -> EngineAnswer:
         until(lambda: self.answers, "an answer")
         return self.answers.pop()
+
+    def close(self) -> None:
+        self.exchanger.close(10.0)
 
     def lease(self) -> JobLease:
         self.floor.put("quick")
@@ -77,7 +92,7 @@ class Line:
 def line(floor: Floor) -> Iterator[Line]:
     line = Line(floor)
     yield line
-    line.exchanger.close(10.0)
+    line.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-exchanger"]
 
 
@@ -101,6 +116,40 @@ def test_it_claims_from_the_first_queue_that_has_work_and_no_more_than_asked(lin
 def test_it_claims_from_no_queue_that_was_not_asked_for(line: Line, floor: Floor) -> None:
     floor.put("quick", queue="b")
     assert line.ask(EngineRequest(limits={"default": 3})).admitted.leases == ()
+
+
+def limited_burst(floor: Floor, rate: str) -> tuple[Line, EngineRequest]:
+    """An exchanger of a burst whose only queue has this rate limit, and a request that waits for a job."""
+    line = Line(floor, limits=Settings(limits={"default": rate}).rates, poll_interval_s=60.0)
+    return line, EngineRequest(limits={"default": 1}, wait_s=3600.0, is_burst=True)
+
+
+def test_a_burst_that_has_waited_for_a_token_does_not_wait_for_a_job(floor: Floor) -> None:
+    line, request = limited_burst(floor, "10/s,burst=1")
+    with closing(line):
+        line.engine.state.spend([Spend(bucket="queue:default", tokens=1, per_s=10.0, burst=1)])
+        answer = line.ask(request)
+    assert (len(answer.admitted), answer.is_limited) == (0, False)
+
+
+def test_settlements_do_not_wait_until_a_burst_knows_whether_its_limited_queue_is_empty(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, request = limited_burst(floor, "1/h")
+    woken: list[bool] = []
+
+    def wait_for_work(queues: Sequence[str], timeout: float, *, wake: int) -> None:
+        woken.append(bool(select.select([wake], [], [], 0.0)[0]))
+
+    monkeypatch.setattr(line.engine.jobs, "wait_for_work", wait_for_work)
+    with closing(line):
+        line.engine.state.spend([Spend(bucket="queue:default", tokens=1, per_s=1 / 3600, burst=1)])
+        before = line.engine.calls["spend"]
+        line.exchanger.ask(request)
+        until(lambda: line.engine.calls["spend"] > before, "the exchanger to wait for a token")
+        line.exchanger.nudge()
+        assert line.answer().is_limited
+    assert all(woken)
 
 
 def test_waiting_ends_with_the_first_job(line: Line, floor: Floor) -> None:

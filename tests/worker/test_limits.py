@@ -12,6 +12,7 @@ from holdfast.handlers import JobContext, Snooze
 from holdfast.state.limits import Limiter
 from holdfast.values import DeadReason, JobState, Outcome, Spend, Spent, WorkerResult, WorkerStatus
 from holdfast.worker import WorkerLoop
+from holdfast.worker.throttle import Throttle
 
 from ..faults.processes import until
 from ..servers.places import every_engine
@@ -83,7 +84,7 @@ def test_a_loop_serves_other_queues_while_one_waits_and_reports_that_once(
     assert [result.queue for result in results[:3]] == ["default", "other", "default"]
     limited = [result for result in results if result.status is WorkerStatus.RATE_LIMITED]
     assert [(result.queue, result.job_id) for result in limited] == [("default", None)]
-    assert caplog.text.count("queue 'default' has reached its rate limit; the next job starts in 1 s") == 1
+    assert caplog.text.count("queue 'default' has reached its rate limit; the next job can start in 1 s") == 1
     assert starts[-1] - starts[0] == pytest.approx(2.0, abs=0.1)
     assert len(starts) == 23
 
@@ -92,6 +93,14 @@ def test_an_empty_poll_costs_no_token(bench: Bench) -> None:
     for _ in range(5):
         assert bench.turn().status is WorkerStatus.EMPTY
     assert available(bench) == 1
+
+
+def test_returned_tokens_can_be_taken_at_once(bench: Bench) -> None:
+    throttle = Throttle(bench.engine.state, RATES, bench.clock, poll_interval_s=60.0)
+    assert throttle.take("api", 5) == 3
+    throttle.claimed("api", 3, 1)
+    throttle.refund()
+    assert throttle.take("api", 5) == 2
 
 
 def test_an_idle_loop_takes_no_token_while_it_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +113,27 @@ def test_an_idle_loop_takes_no_token_while_it_waits(bench: Bench, monkeypatch: p
     bench.put(delay=1.0)
     assert bench.worker.process_once("default", wait=5.0).status is WorkerStatus.ACKED
     assert len(spent) == 1
+
+
+def test_an_idle_loop_takes_tokens_for_an_empty_queue_once_per_poll(
+    bench: Bench, starts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: list[int] = []
+    spend = bench.engine.state.spend
+    monkeypatch.setattr(bench.engine.state, "spend", lambda spends: spent.append(1) or spend(spends))  # type: ignore[func-returns-value]
+    bench.put(queue="free", delay=10.0)
+    WorkerLoop(bench.worker, ["default", "free"], poll_interval_s=1.0, max_jobs=1).run()
+    assert len(spent) <= 22, "a token is taken and returned in each of eleven polls"
+
+
+def test_a_queue_at_its_limit_may_have_jobs_even_when_its_next_token_is_there(bench: Bench) -> None:
+    throttle = Throttle(bench.engine.state, RATES, bench.clock, poll_interval_s=60.0)
+    assert [throttle.take("default", 1) for _ in range(2)] == [1, 0]
+    bench.clock.advance(1.0)
+    assert throttle.has_reached("default")
+    assert throttle.take("default", 1) == 1
+    throttle.claimed("default", 1, 0)
+    assert not throttle.has_reached("default")
 
 
 def test_a_job_that_does_not_run_costs_no_token(bench: Bench, starts: list[float]) -> None:
@@ -391,7 +421,7 @@ def test_a_limit_is_reported_once_while_it_lasts(floor: Floor, caplog: pytest.Lo
     floor.put_many(5, "quick", queue="api")
     with caplog.at_level(logging.INFO, "holdfast.worker"):
         floor.work(queues={"api": 1}, limits=Settings(limits={"api": "10/s,burst=1"}).rates)
-    assert caplog.text.count("queue 'api' has reached its rate limit; the next job starts in") == 1
+    assert caplog.text.count("queue 'api' has reached its rate limit; the next job can start in") == 1
 
 
 class Tokens:

@@ -187,7 +187,7 @@ class Exchanger:
 
     def _is_limited(self, request: EngineRequest, admitted: Admitted) -> bool:
         """Whether a queue waits for its rate limit, or for a check of it. In a burst, it must also have jobs."""
-        waiting = [queue for queue in request.limits if self._throttle.is_waiting(queue)]
+        waiting = self._at_limit(request)
         is_idle = not admitted and not request.settlements
         if self._is_unchecked or not waiting or not (request.is_burst and is_idle):
             return self._is_unchecked or bool(waiting)
@@ -198,6 +198,10 @@ class Exchanger:
             self._back_off(problem, "check for jobs", self._is_leaving)
             return True
         return time.monotonic() < began + BURST_LOOK_S
+
+    def _at_limit(self, request: EngineRequest) -> list[str]:
+        """The queues of this request that have reached their rate limits."""
+        return [queue for queue in request.limits if self._throttle.has_reached(queue)]
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
@@ -248,10 +252,12 @@ class Exchanger:
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
             if self._pipe.drain():
+                self.nudge()  # the settlements must not wait for the answer of `_is_limited` either
                 break
             self._throttle.waited(in_vain=time.monotonic() >= began + left)
             leases = self._claim(request.limits)
-            if leases:
+            # A burst waits for tokens, and not for jobs once it has them.
+            if leases or (request.is_burst and until_token is not None and not self._at_limit(request)):
                 return leases
         return []
 

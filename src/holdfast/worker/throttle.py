@@ -83,6 +83,7 @@ class Throttle:
         self.owe(queue, allowed - number)
         if number < allowed:
             self._reached.discard(queue)
+            self._ask_at.pop(queue, None)  # the returned tokens can be taken at once
         if not number and self._skips_empty:
             self._empty.add(queue)
             self._ask_at[queue] = self._clock.monotonic() + self._poll_interval_s
@@ -112,6 +113,12 @@ class Throttle:
     def is_waiting(self, queue: str) -> bool:
         """Whether the queue waits for its next token."""
         return queue not in self._empty and self._ask_at.get(queue, 0.0) > self._clock.monotonic()
+
+    def has_reached(self, queue: str) -> bool:
+        """Whether the queue had no token when it was last asked for, and so may have jobs that were not claimed. Its
+        next token may be available by now.
+        """
+        return queue in self._reached
 
     def next_token_in(self, queues: Iterable[str]) -> float | None:
         """The seconds until the first of these queues may have a token again; None if none of them waits for one."""

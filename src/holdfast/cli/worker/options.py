@@ -140,7 +140,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "--allow", multiple=True, metavar="PROGRAM", help="Allow command jobs to run this program. Repeatable."
     ),
-    click.option("--burst", is_flag=True, help="Exit when no job is due."),
+    click.option("--burst", is_flag=True, help="Exit when no job is due. Waits for rate limits of queues."),
     click.option(
         "--max-jobs",
         "--max",

@@ -148,7 +148,7 @@ _MARKS: Final = {WorkerStatus.ACKED: "✓", WorkerStatus.SKIPPED_IDEMPOTENT: "�
 def _line(result: WorkerResult) -> str:
     if result.job_id is None:
         wait = format_duration(result.retry_in or 0)
-        return f"• queue {result.queue} has reached its rate limit; the next job starts in {wait}"
+        return f"• queue {result.queue} has reached its rate limit; the next job can start in {wait}"
     mark = _MARKS.get(result.status, "✗")
     return f"{mark} {result.job or '?'} {result.job_id} {_outcome(result)}"
 
