@@ -331,7 +331,19 @@ def test_what_is_set_but_overruled_is_said(terminal: Terminal, monkeypatch: pyte
 def test_what_is_set_but_refused_as_a_whole_is_said(terminal: Terminal) -> None:
     answer = terminal("config", "set", "verify", "false")
     assert answer.code == 0
-    assert f"  commands will not start: verify = false in {terminal.config}:1 lets anyone" in answer.err
+    sentence = f"✗ commands and workers will not start: verify = false in {terminal.config}:1 lets anyone"
+    assert sentence in answer.err
+    assert "also set allow-unsigned = true" in answer.err
+
+
+@pytest.mark.parametrize("order", [("verify", "allow-unsigned"), ("allow-unsigned", "verify")])
+def test_disabling_signatures_is_warned_of(terminal: Terminal, order: tuple[str, str]) -> None:
+    values = {"verify": "false", "allow-unsigned": "true"}
+    warned = [terminal("config", "set", key, values[key]).err for key in order]
+    sentence = "disables signatures: anyone who can write to the database can run any registered handler"
+    assert [sentence in text for text in warned] == [False, True]
+    assert warned[1].splitlines()[-1] == "  → remove verify = false and allow-unsigned = true"
+    assert sentence not in terminal("config", "set", "max-retries", "5").err, "only the change that disables them"
 
 
 def test_a_password_set_where_others_can_read_it_is_said(terminal: Terminal) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import Holdfast
+from holdfast.state.workers import WorkerRegistry
 
+from .registry import report
 from .terminal import Terminal
 
 
@@ -40,7 +42,9 @@ def test_the_limit_of_a_queue_is_shown_and_reset(limited: Terminal, hf: Holdfast
     assert api.usage().available == 0
     document = limited("queue", "limit", "api", "--reset", "--json").json
     assert (document["available"], document["wait_s"], document["reset"]) == (20, 0.0, True)
-    assert limited("queue", "limit", "api", "--reset").out == "✓ api: 10/h,burst=20; 20 of 20 jobs can start now\n"
+    answer = limited("queue", "limit", "api", "--reset")
+    assert answer.out == "✓ api: 10/h,burst=20; 20 of 20 jobs can start now\n"
+    assert answer.err == "  jobs that were snoozed by RateLimited keep their due times\n"
 
 
 def test_a_queue_without_a_limit_is_an_error_that_says_what_to_write(limited: Terminal) -> None:
@@ -62,6 +66,30 @@ def test_showing_a_limit_before_there_is_a_database_creates_none(terminal: Termi
     (terminal.project / "holdfast.toml").write_text('limits = {mail = "60/min"}\n')
     assert terminal("queue", "limit", "mail").out == "mail: 60/min; 1 of 1 job can start now\n"
     assert not (terminal.project / ".holdfast" / "jobs.db").exists()
+
+
+def test_a_due_job_names_the_limit_of_its_queue_while_it_is_reached(limited: Terminal, hf: Holdfast) -> None:
+    limited("enqueue", "--job", "x", "--queue", "api", "--id", "due")
+    limited("enqueue", "--job", "x", "--queue", "api", "--id", "later", "--delay", "1h")
+    assert "rate limit" not in limited("show", "due").out
+    assert hf.limiter(queue="api").allow(20)
+    [reason] = [line for line in limited("show", "due", "--json").json["why"] if "rate limit" in line]
+    assert reason.startswith("the queue has reached its rate limit of 10/h,burst=20; the next job can start in ")
+    assert "rate limit" not in limited("show", "later").out
+
+
+def test_waiting_for_a_rate_limit_is_not_unhealthy(limited: Terminal, hf: Holdfast) -> None:
+    limited("enqueue", "--job", "x", "--queue", "api")
+    WorkerRegistry(hf.backend().state).beat(report("a" * 32, queues=("mail", "api")))
+    health = "health", "--full", "--max-wait", "0"
+    assert limited(*health).out.splitlines()[-1] == "unhealthy: 2 of 5 checks failed"
+    assert hf.limiter(queue="api").allow(20)
+    assert limited(*health).out.splitlines()[-1] == "unhealthy: 1 of 5 checks failed"
+    hf.backend().cancel("job1")
+    answer = limited(*health)
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, "healthy")
+    assert "; the queue has reached its rate limit of 10/h,burst=20; the next job can start in " in answer.out
+    assert "✓ waiting    no other due job has waited longer than " in answer.out
 
 
 def test_a_job_that_was_put_off_says_until_when(limited: Terminal, hf: Holdfast) -> None:

@@ -95,7 +95,9 @@ CASES = {
     "lock show": Case("lock show key:order-7", "holdfast.lock/1", "held by", "to free the key, cancel the job"),
     "breaker list": Case("breaker list", LIST + "holdfast.breaker/1", "stripe", is_table=True, is_coloured=True),
     "breaker show": Case("breaker show stripe", "holdfast.breaker/1", "retry in", "to close the circuit now"),
-    "breaker reset": Case("breaker reset stripe", LIST + "holdfast.breaker.reset/1", "✓ stripe reset"),
+    "breaker reset": Case(
+        "breaker reset stripe", LIST + "holdfast.breaker.reset/1", "✓ stripe reset", "blocked jobs can run now"
+    ),
     "breaker trip": Case(
         "breaker trip stripe", LIST + "holdfast.breaker.trip/1", "✓ stripe tripped", "reset:  holdfast"
     ),

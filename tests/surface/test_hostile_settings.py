@@ -47,7 +47,7 @@ def test_what_the_next_command_would_refuse_is_not_written(
             assert dry.code == REFUSED, value
             assert answer.err, value
         elif (name, value) in ALLOWED:
-            assert "commands will not start" in answer.err, value
+            assert "commands and workers will not start" in answer.err, value
         elif name not in OF_WORKERS or value not in NOT_IMPORTED:
             assert dry.code == 0, value
             refused = [words for words in commands if terminal(*words).code == REFUSED]
@@ -57,7 +57,7 @@ def test_what_the_next_command_would_refuse_is_not_written(
 def test_the_url_of_a_server_is_written_before_its_key_with_a_note(terminal: Terminal) -> None:
     answer = terminal("config", "set", "url", "redis://127.0.0.1:1/0")
     assert answer.code == 0
-    assert "  commands will not start: 'redis://127.0.0.1:1/0' is shared with other machines" in answer.err
+    assert "✗ commands and workers will not start: 'redis://127.0.0.1:1/0' is shared with other machines" in answer.err
 
 
 def test_a_value_is_refused_even_where_a_variable_hides_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,7 @@ class Line:
             session=self.session,
             admission=self.admission,
             backoff=self.backoff,
-            throttle=Throttle(
-                floor.engine.state, limits or {}, floor.engine.clock, poll_interval_s=poll_interval_s
-            ),
+            throttle=Throttle(floor.engine.state, limits or {}, floor.engine.clock, poll_interval_s=poll_interval_s),
             circuits=self.circuits,
             on_claimed=self.claimed.extend,
             on_answer=self.answers.append,

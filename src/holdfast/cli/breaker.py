@@ -141,6 +141,8 @@ def reset_breakers(names: tuple[str, ...], dry_run: bool, url: str | None, as_js
         else:
             hint = did_you_mean(name, known)
             note(f"no call through the circuit breaker '{name}' has failed; {hint or 'see  holdfast breaker list'}")
+    if not dry_run and any(was_known and _queue_of(name) is None for name, was_known in answers.items()):
+        note("  blocked jobs can run now; jobs that were snoozed by CircuitOpen keep their due times")
 
 
 @breaker.command("trip")

@@ -146,6 +146,7 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
 
     project, found = find_project(), key_named(key)
     file, judge = project.config_file, partial(refuse_change, project)
+    before = {problem.key for problem in _problems(settings_at()) if problem.warning}
     written = found.shown((_tried if dry_run else write_setting)(file, key, value, judge=judge))
     if as_json:
         write_json(SetDocument(key=found.name, value=written, written=not dry_run, file=str(file)))
@@ -157,6 +158,9 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
         note(f"  written to {file}; applies to commands and workers started from now on")
     if not dry_run:
         _note_surprises(found, file)
+        for problem in _problems(settings_at()):
+            if problem.warning and (problem.key == found.name or problem.key not in before):
+                _note_problem(problem)
 
 
 def _tried(file: Path, key: str, value: str, *, judge: Callable[[Key, str], None]) -> Any:
@@ -206,7 +210,7 @@ def unset(key: str, dry_run: bool, as_json: bool) -> None:
     else:
         write(f"• {found.name} was not set in {file}")
         note(f"  in effect: {_in_effect(found, now)}")
-    _note_problems(reading)
+    _note_errors(reading)
 
 
 @config.command("path")
@@ -241,10 +245,8 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
       holdfast config check
       HOLDFAST_URL_FILE=/run/secrets/url holdfast config check --strict
     """
-    from holdfast.config.checking import check_settings
-
     reading = settings_at(url)
-    problems = check_settings(reading)
+    problems = _problems(reading)
     errors = sum(not problem.warning for problem in problems)
     warnings = len(problems) - errors
     if as_json:
@@ -327,15 +329,27 @@ def _note_surprises(key: Key, file: Path) -> None:
         note(f"  but {now.origin} takes precedence here: {key.name} = {_text(key.shown(now.value))}")
     if key.shown(now.value) != now.value and now.origin.name == str(file) and others_can_read(now):
         note(f"  other users can read that file: {remedy(key, now)}")
-    _note_problems(reading)
+    _note_errors(reading)
 
 
-def _note_problems(reading: Reading) -> None:
+def _note_errors(reading: Reading) -> None:
+    """Warn that commands and workers will not start, and why."""
+    for problem in _problems(reading):
+        if not problem.warning:
+            _note_problem(problem)
+
+
+def _note_problem(problem: Problem) -> None:
+    sign = paint("⚠", DOUBTFUL) if problem.warning else f"{paint('✗', BAD)} commands and workers will not start:"
+    note(f"{sign} {problem.message}")
+    if problem.advice:
+        note(f"  → {problem.advice}")
+
+
+def _problems(reading: Reading) -> tuple[Problem, ...]:
     from holdfast.config.checking import check_settings
 
-    for problem in check_settings(reading):
-        if not problem.warning:
-            note(f"  commands will not start: {problem.message}")
+    return check_settings(reading)
 
 
 def _text(value: Any) -> str:

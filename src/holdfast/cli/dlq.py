@@ -64,7 +64,7 @@ def show(job_id: str, url: str | None, as_json: bool) -> None:
 
     with existing(url, job=job_id) as site:
         note_location(site.location)
-        print_job(site.engine, job_id, as_json=as_json, only_dead=True)
+        print_job(site, job_id, as_json=as_json, only_dead=True)
 
 
 @dlq.command()

@@ -6,7 +6,7 @@ It checks the database of the jobs, or the probes of one worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -19,10 +19,11 @@ from holdfast.cli.options import Site, Span, existing, given_or_global, json_opt
 from holdfast.cli.output import note, write, write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, columns, paint, shortened
+from holdfast.cli.why import limited
 from holdfast.errors import HoldfastError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
-from holdfast.values import JobState, QueueWait, WorkerState, WorkerView
+from holdfast.values import JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.deployment import Deployment
@@ -147,7 +148,7 @@ def _of_store(level: str, site: Site, max_wait_s: float) -> Checks:
         store = _store(site, info, format_duration(time.monotonic() - asked), level)
         # Without a schema there are no jobs, and reading them would create it.
         has_jobs = store.ok and level != LIVE and info.schema != 0
-        checks = list(_jobs(site.engine, level, max_wait_s)) if has_jobs else []
+        checks = list(_jobs(site, level, max_wait_s)) if has_jobs else []
     except HoldfastError as problem:
         store, checks = Check(name="store", ok=False, message=str(problem)), []
     yield store
@@ -181,7 +182,8 @@ def _is_foreign_file(deployment: Deployment) -> bool:
     return file is not None and file.exists() and file.stat().st_size > 0
 
 
-def _jobs(engine: Engine, level: str, max_wait_s: float) -> Checks:
+def _jobs(site: Site, level: str, max_wait_s: float) -> Checks:
+    engine = site.engine
     counts, workers = engine.counts(), WorkerRegistry(engine.state).all()
     paused = {pause.queue for pause in engine.pauses()}
     waiting = [
@@ -194,9 +196,12 @@ def _jobs(engine: Engine, level: str, max_wait_s: float) -> Checks:
     if level == FULL:
         yield _lost(workers)
         waits = engine.oldest_waits()
-        yield from _waits(
-            {queue: waits[queue] for queue in waiting if queue in waits and queue not in paused}, max_wait_s
-        )
+        late = [
+            (queue, waits[queue].seconds)
+            for queue in waiting
+            if queue in waits and queue not in paused and waits[queue].seconds > max_wait_s
+        ]
+        yield from _late(site, late, format_duration(max_wait_s))
 
 
 def _served(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]) -> Check:
@@ -212,14 +217,18 @@ def _lost(workers: Sequence[WorkerView]) -> Check:
     return Check(name="lost", ok=not lost, message=f"lost: {', '.join(lost)}" if lost else "none")
 
 
-def _waits(waits: Mapping[str, QueueWait], max_wait_s: float) -> Checks:
-    limit = format_duration(max_wait_s)
-    late = {queue: wait for queue, wait in waits.items() if wait.seconds > max_wait_s}
-    for queue, wait in late.items():
-        message = f"{queue}: a job has waited {format_duration(wait.seconds)} (limit: {limit})"
-        yield Check(name="waiting", ok=False, message=message)
-    if not late:
-        yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {limit}")
+def _late(site: Site, late: Sequence[tuple[str, float]], limit: str) -> Checks:
+    """The queues in which a job has waited too long. That is no failure if the rate limit of the queue is the reason."""
+    is_ok = True
+    for queue, wait_s in late:
+        usage = site.usage_of(queue)
+        reason = "" if usage is None or not usage.wait_s else f"; {limited(usage)}"
+        is_ok = is_ok and bool(reason)
+        message = f"{queue}: a job has waited {format_duration(wait_s)} (limit: {limit}){reason}"
+        yield Check(name="waiting", ok=bool(reason), message=message)
+    if is_ok:
+        other = "other " if late else ""
+        yield Check(name="waiting", ok=True, message=f"no {other}due job has waited longer than {limit}")
 
 
 def _print(checks: Sequence[Check]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.config import Reading
     from holdfast.deployment import Deployment
     from holdfast.queues.contract import Engine
+    from holdfast.state.limits import Usage
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -240,6 +241,13 @@ class Site(NamedTuple):
     engine: Engine
     location: str
     deployment: Deployment
+
+    def usage_of(self, queue: str) -> Usage | None:
+        """The usage of the rate limit of a queue, if it has one."""
+        from holdfast.state.limits import queue_limiter
+
+        rate = self.deployment.settings.rates.get(queue)
+        return None if rate is None else queue_limiter(self.engine, queue, rate).usage()
 
 
 @contextmanager

@@ -136,6 +136,8 @@ def limit(name: str, reset: bool, dry_run: bool, url: str | None, as_json: bool)
     else:
         sign = "" if not reset else "would reset " if dry_run else "✓ "
         write(f"{sign}{name}: {usage_text(usage)}")
+        if reset and not dry_run:
+            note("  jobs that were snoozed by RateLimited keep their due times")
 
 
 @queue.command()

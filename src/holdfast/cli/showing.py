@@ -15,7 +15,7 @@ from holdfast.cli.job_options import trait_facts
 from holdfast.cli.output import write, write_block, write_json
 from holdfast.cli.progress import words
 from holdfast.cli.style import BAD, COLOURS, paint
-from holdfast.cli.why import why
+from holdfast.cli.why import CLAIMABLE, why
 from holdfast.cli.words import age, attempt_summary, beginning, command, instant, possible_runs, runs
 from holdfast.dead_letters import copy_id
 from holdfast.errors import UnknownJob
@@ -26,11 +26,13 @@ from holdfast.units import format_duration
 from holdfast.values import AttemptView, JobHistory, JobState, JobView
 
 if TYPE_CHECKING:
+    from holdfast.cli.options import Site
     from holdfast.queues.contract import Engine
 
 
-def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
+def print_job(site: Site, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
     """Print a job with all its attempts."""
+    engine = site.engine
     history = engine.get(job_id)
     if history is None:
         raise UnknownJob(job_id)
@@ -43,7 +45,9 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
     names = slot_names_of(history.job)
     locks = engine.slots(names) if names else []
     circuit = _circuit(engine, history.job)
-    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), locks, datetime.now(UTC), circuit)
+    usage = site.usage_of(history.job.queue) if history.job.state in CLAIMABLE else None
+    workers = WorkerRegistry(engine.state).all()
+    reasons = why(history, engine.pauses(), workers, locks, datetime.now(UTC), circuit, usage)
     if as_json:
         tag = ShownDocument.__struct_config__.tag
         locked = [lock_document(one) for one in locks]

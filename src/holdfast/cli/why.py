@@ -8,6 +8,7 @@ from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.words import command, instant
 from holdfast.state.breakers import CircuitView
+from holdfast.state.limits import Usage
 from holdfast.units import counted, format_duration
 from holdfast.values import (
     CircuitState,
@@ -22,6 +23,8 @@ from holdfast.values import (
     WorkerView,
 )
 
+CLAIMABLE: Final = (JobState.PENDING, JobState.FAILED)
+"""The states of jobs that wait in their queue until a worker claims them, if they are due."""
 _DEATHS: Final = {
     DeadReason.FAILED: "its last run failed, and no retry was left",
     DeadReason.TIMEOUT: "its last run timed out, and no retry was left",
@@ -42,10 +45,11 @@ def why(
     locks: Sequence[SlotView],
     now: datetime,
     circuit: CircuitView | None = None,
+    usage: Usage | None = None,
 ) -> list[str]:
     """The reasons why the job is in its state; none if the state explains itself.
 
-    `locks` are the job's keys, and `circuit` is the one that it waits for.
+    `locks` are the job's keys, `circuit` is the one that it waits for, and `usage` that of the rate limit of its queue.
     """
     job, last = history.job, history.attempts[-1].record if history.attempts else None
     is_put_off = job.rate_limit is not None and last is not None and last.outcome is Outcome.RATE_LIMITED
@@ -54,10 +58,17 @@ def why(
         or _blocked(job, locks, now)
         or _reasons(job, pauses, workers, now, is_put_off=is_put_off)
     )
+    if usage is not None and usage.wait_s and job.state in CLAIMABLE and job.due_at <= now:
+        reasons.append(limited(usage))
     reasons += _held(job, locks)
     if not history.job.damaged:
         return reasons
     return ["its record is damaged; only readable values are shown, and its state may be wrong", *reasons]
+
+
+def limited(usage: Usage) -> str:
+    """Why the due jobs of a queue do not start while its rate limit is reached."""
+    return f"the queue has reached its rate limit of {usage.rate}; the next job can start in {format_duration(usage.wait_s)}"
 
 
 def _waiting_for(job: JobView, circuit: CircuitView | None, now: datetime) -> list[str]:

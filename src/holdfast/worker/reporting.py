@@ -121,7 +121,9 @@ class Reporter:
         """Report queues that have reached their rate limit."""
         for one in news:
             wait = format_duration(one.retry_in or 0)
-            log.info("queue '%s' has reached its rate limit; the next job can start in %s", one.queue, wait, extra=OUTCOME)
+            log.info(
+                "queue '%s' has reached its rate limit; the next job can start in %s", one.queue, wait, extra=OUTCOME
+            )
         self._pass_on(news)
 
     def succeeded(self, durations: Mapping[tuple[str, str], Sequence[float]]) -> None:
