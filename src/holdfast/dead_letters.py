@@ -122,6 +122,7 @@ class DeadLetters:
         """Enqueue a job for the handler `dead-letter`, as if a job of `queue` (default: the default queue) with this
         handler and payload had died. Returns its id.
         """
+        _check_stored(handler, reason, attempts, queue)
         queue = queue or self._default_queue
         to = self._queues.of(queue)
         if to is None:
@@ -138,3 +139,17 @@ class DeadLetters:
             dead_at=from_us(self._clock.now_us()),
         )
         return self._app.enqueue(copy_of(letter, to))
+
+
+def _check_stored(handler: str, reason: str, attempts: int, queue: str | None) -> None:
+    """Refuse values that no job that died can have: the handler `dead-letter` must not have to expect them."""
+    from holdfast.definition.definition import check_handler, check_queue  # imported here: only dead letters need it
+
+    check_handler(handler)
+    # Users may pass anything.
+    if not isinstance(reason, str) or not reason.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"reason must be non-empty text, like 'the file has no such row', not {reason!r}")
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"attempts must be an integer, 0 or more, not {attempts!r}")
+    if queue is not None:
+        check_queue(queue)

@@ -1,6 +1,7 @@
 """Where copies of dead letters go, how they are named, and what the application stores itself."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -107,6 +108,28 @@ def test_the_application_stores_a_dead_letter_of_its_own(hf: Holdfast) -> None:
 def test_two_dead_letters_of_the_application_are_two_jobs(hf: Holdfast) -> None:
     assert len({hf.dead_letters.store(None, "load", "no reason") for _ in range(2)}) == 2
     assert hf.backend().counts("failed_jobs") == {"failed_jobs": {JobState.PENDING: 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"handler": "no key!"}, r"'no key!' is not a valid handler key"),
+        ({"handler": len}, r"a handler key must be a string"),
+        ({"reason": ""}, r"reason must be non-empty text, like .*, not ''"),
+        ({"reason": ValueError("no")}, r"reason must be non-empty text, like .*, not ValueError\('no'\)"),
+        ({"attempts": -1}, r"attempts must be an integer, 0 or more, not -1"),
+        ({"attempts": True}, r"attempts must be an integer, 0 or more, not True"),
+        ({"attempts": "3"}, r"attempts must be an integer, 0 or more, not '3'"),
+        ({"queue": "no queue!"}, r"'no queue!' is not a valid queue name"),
+        ({"queue": ""}, r"'' is not a valid queue name"),
+        ({"payload": float("inf")}, r"the payload contains inf"),
+    ],
+)
+def test_what_no_dead_job_can_have_is_refused(hf: Holdfast, changes: dict[str, Any], problem: str) -> None:
+    letter: dict[str, Any] = {"payload": None, "handler": "load", "reason": "no such row", "attempts": 3}
+    with pytest.raises(DefinitionError, match=problem):
+        hf.dead_letters.store(**{**letter, **changes})
+    assert hf.backend().counts() == {}
 
 
 def test_without_a_queue_nothing_is_stored(hf: Holdfast) -> None:

@@ -148,7 +148,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     on_conflict: OnConflict = OnConflict.IGNORE
 
     def __post_init__(self) -> None:
-        _check_handler(self.handler)
+        check_handler(self.handler)
         if self.queue is not None:
             check_queue(self.queue)
         _check_number("priority", self.priority, 0, 9, whole=True)
@@ -275,7 +275,8 @@ def check_options(options: Collection[str], *others: str) -> None:
             raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
 
 
-def _check_handler(key: str) -> None:
+def check_handler(key: str) -> str:
+    """The key of a handler, if it is valid."""
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         name = getattr(key, "__name__", None)
         advice = f"; to enqueue a job defined with @hf.job, write  {name}.define(...)" if name is not None else ""
@@ -284,6 +285,7 @@ def _check_handler(key: str) -> None:
         raise DefinitionError(
             f"{key!r} is not a valid handler key; use up to 200 letters, digits, '_', '.', ':' and '-'"
         )
+    return key
 
 
 def check_queue(queue: str) -> str:
