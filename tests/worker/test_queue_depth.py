@@ -15,9 +15,10 @@ from holdfast.queues.contract import DEFAULT_POLICY
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
+from holdfast.state.breakers import Breakers, Rule
 from holdfast.state.workers import WorkerRegistry
-from holdfast.values import JobState, WorkerReport
-from holdfast.worker.queue_depth import ASK_EVERY_S, LARGEST_SHARE, STANDS_FOR_S, QueueDepth
+from holdfast.values import CircuitState, JobState, WorkerReport
+from holdfast.worker.queue_depth import ASK_EVERY_S, LARGEST_SHARE, MOST_CIRCUITS, STANDS_FOR_S, QueueDepth
 
 from ..faults.processes import DEADLINE_S, until
 from .bench import KEY
@@ -72,6 +73,18 @@ def test_other_queues_with_due_jobs_are_told_with_their_wait_and_their_workers(e
         "served": QueueLevels(oldest_wait_s=30.0, workers=2),
         "forgotten": QueueLevels(oldest_wait_s=30.0, workers=0),
     }
+
+
+def test_circuits_are_told_those_that_are_not_closed_first(engine: CountedEngine) -> None:
+    breakers, rule = Breakers(engine.state), Rule(failures=2, cooldown=60.0)
+    names = [f"closed-{number:03}" for number in range(MOST_CIRCUITS)]
+    for name in names:
+        breakers.failed(breakers.begin(name, rule), rule)
+    breakers.trip("stripe", rule)
+    census = QueueDepth(engine, ["mail"])
+    assert census.circuits() == {}
+    census.read()
+    assert census.circuits() == {"stripe": CircuitState.OPEN, **dict.fromkeys(names[:-1], CircuitState.CLOSED)}
 
 
 def report(id: str, *queues: str) -> WorkerReport:

@@ -27,7 +27,7 @@ from holdfast.values import JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.deployment import Deployment
-    from holdfast.queues.contract import Engine, EngineInfo
+    from holdfast.queues.contract import EngineInfo
 
 PROBE_TIMEOUT_S: Final = 5.0
 MOST_BYTES: Final = 65_536
@@ -218,7 +218,7 @@ def _lost(workers: Sequence[WorkerView]) -> Check:
 
 
 def _late(site: Site, late: Sequence[tuple[str, float]], limit: str) -> Checks:
-    """The queues in which a job has waited too long. That is no failure if the rate limit of the queue is the reason."""
+    """The queues in which a job has waited too long. It is not a failure if the queue has reached its rate limit."""
     is_ok = True
     for queue, wait_s in late:
         usage = site.usage_of(queue)

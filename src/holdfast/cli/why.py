@@ -68,7 +68,8 @@ def why(
 
 def limited(usage: Usage) -> str:
     """Why the due jobs of a queue do not start while its rate limit is reached."""
-    return f"the queue has reached its rate limit of {usage.rate}; the next job can start in {format_duration(usage.wait_s)}"
+    wait = format_duration(usage.wait_s)
+    return f"the queue has reached its rate limit of {usage.rate}; the next job can start in {wait}"
 
 
 def _waiting_for(job: JobView, circuit: CircuitView | None, now: datetime) -> list[str]:

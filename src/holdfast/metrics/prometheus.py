@@ -1,8 +1,8 @@
 """`PrometheusMetrics`: a worker's counters and measurements, for Prometheus to scrape. Needs the extra `metrics`.
 
 Counters change with every job and are read every few seconds, so they are stored as plain numbers and converted to
-Prometheus's samples when they are read. The labels are `queue`, for counters and durations also `job`, and for the
-numbers of jobs `state`.
+Prometheus's samples when they are read. The labels are `queue`, for counters and durations also `job`, for the numbers
+of jobs `state`, and for circuits only `circuit`.
 """
 
 import re
@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 from holdfast.errors import ConfigError
 from holdfast.metrics.counters import MEANINGS
 from holdfast.metrics.levels import QueueLevels, WorkerLevels
+from holdfast.values import CircuitState
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -30,6 +31,7 @@ BUCKETS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
 )
+CIRCUIT_LEVELS: Final = {CircuitState.CLOSED: 0, CircuitState.HALF_OPEN: 1, CircuitState.OPEN: 2}
 
 _unfit = re.compile(r"[^a-zA-Z0-9_]")
 _MEANINGS: Final = {**MEANINGS, "job_duration_seconds": "Duration of runs."}
@@ -57,10 +59,15 @@ class PrometheusMetrics(Collector):
             self._histograms[_fit(name), queue, job or ""].add(values)
 
     def follow(
-        self, levels: Callable[[], WorkerLevels], queues: Callable[[], Mapping[str, QueueLevels] | None]
+        self,
+        levels: Callable[[], WorkerLevels],
+        queues: Callable[[], Mapping[str, QueueLevels] | None],
+        circuits: Callable[[], Mapping[str, CircuitState]] = dict,
     ) -> None:
-        """Add the gauges of a worker and of queues, by name. `queues` may return None if they are unknown."""
-        self.registry.register(_Levels(levels, queues))
+        """Add the gauges of a worker, and of queues and circuits, by name. `queues` may return None if they and the
+        circuits are unknown.
+        """
+        self.registry.register(_Levels(levels, queues, circuits))
 
     def render(self) -> tuple[bytes, str]:
         """The document to be scraped, and its content type."""
@@ -85,13 +92,17 @@ class PrometheusMetrics(Collector):
 
 
 class _Levels(Collector):
-    """The gauges of one worker and of the queues that it knows."""
+    """The gauges of one worker, and of the queues and circuits that it knows."""
 
     def __init__(
-        self, levels: Callable[[], WorkerLevels], queues: Callable[[], Mapping[str, QueueLevels] | None]
+        self,
+        levels: Callable[[], WorkerLevels],
+        queues: Callable[[], Mapping[str, QueueLevels] | None],
+        circuits: Callable[[], Mapping[str, CircuitState]],
     ) -> None:
         self._levels = levels
         self._queues = queues
+        self._circuits = circuits
 
     def collect(self) -> Iterator[Metric]:
         levels = self._levels()
@@ -125,7 +136,14 @@ class _Levels(Collector):
                 jobs.add_metric([queue, state], number)
             waits.add_metric([queue], known.oldest_wait_s)
             workers.add_metric([queue], known.workers)
-        yield from (jobs, waits, workers)
+        circuits = GaugeMetricFamily(
+            f"{PREFIX}circuit_state",
+            "State of a circuit breaker: 0 = closed, 1 = half-open, 2 = open.",
+            labels=["circuit"],
+        )
+        for circuit, circuit_state in sorted(self._circuits().items()):
+            circuits.add_metric([circuit], CIRCUIT_LEVELS[circuit_state])
+        yield from (jobs, waits, workers, circuits)
 
 
 class _Histogram:

@@ -1,4 +1,4 @@
-"""`QueueDepth`: reads the state of a worker's queues, and of those that have jobs but no worker, for its metrics."""
+"""`QueueDepth`: reads the state of queues and circuits for the metrics of a worker."""
 
 import logging
 import math
@@ -11,8 +11,9 @@ from typing import Final
 from holdfast.errors import BackendError
 from holdfast.metrics.levels import QueueLevels
 from holdfast.queues.contract import Engine
+from holdfast.state.breakers import Breakers
 from holdfast.state.workers import WorkerRegistry, queues_of
-from holdfast.values import PRIVATE_QUEUE_PATTERN, JobState, WorkerState
+from holdfast.values import PRIVATE_QUEUE_PATTERN, CircuitState, JobState, WorkerState
 
 log = logging.getLogger("holdfast.census")
 
@@ -22,6 +23,8 @@ LARGEST_SHARE: Final = 0.05
 PATIENCE_S: Final = 1.0
 # How long a count is still shown after the next one was due, if the engine is unavailable.
 STANDS_FOR_S: Final = 60.0
+# Each circuit has its own label in the metrics, which costs memory in their database.
+MOST_CIRCUITS: Final = 100
 
 
 class QueueDepth:
@@ -36,6 +39,7 @@ class QueueDepth:
         self._is_answered.set()
         self._ask_at = -math.inf
         self._levels: Mapping[str, QueueLevels] | None = None
+        self._circuits: Mapping[str, CircuitState] = {}
         self._stands_until = -math.inf
 
     def read(self) -> Mapping[str, QueueLevels] | None:
@@ -50,11 +54,17 @@ class QueueDepth:
         self._is_answered.wait(self._patience_s)
         return self._levels if self._now() < self._stands_until else None
 
+    def circuits(self) -> Mapping[str, CircuitState]:
+        """The states of the circuits when the latest levels were read; at most 100, first those that are not closed."""
+        return self._circuits
+
     def _ask(self) -> None:
         asked_at = self._now()
         levels: Mapping[str, QueueLevels] | None = None
         try:
+            circuits = self._read_circuits()
             levels = self._count()
+            self._circuits = circuits
         except Exception as problem:  # if this thread died without an answer, no other would ever be started
             is_expected = isinstance(problem, BackendError)
             level = logging.DEBUG if is_expected else logging.WARNING
@@ -79,6 +89,10 @@ class QueueDepth:
             )
             for queue in {*self._queues, *others}
         }
+
+    def _read_circuits(self) -> Mapping[str, CircuitState]:
+        views = sorted(Breakers(self._engine.state).all(), key=lambda view: view.state is CircuitState.CLOSED)
+        return {view.name: view.state for view in views[:MOST_CIRCUITS]}
 
     def _now(self) -> float:
         return self._engine.clock.monotonic()

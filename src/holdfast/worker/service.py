@@ -8,13 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.metrics import MetricsCollector
 from holdfast.metrics.levels import QueueLevels, WorkerLevels
 from holdfast.queues.contract import Engine
 from holdfast.units import counted, format_duration
-from holdfast.values import StopOrder
+from holdfast.values import CircuitState, StopOrder
 from holdfast.worker.executors.guarded_program import orphans_adopted
 from holdfast.worker.probes import Checks, ProbeServer
 from holdfast.worker.queue_depth import QueueDepth
@@ -22,6 +22,16 @@ from holdfast.worker.signals import handling_signals
 from holdfast.worker.supervisor import Supervisor
 
 GC_THRESHOLD: Final = 20_000
+
+Follow: TypeAlias = Callable[
+    [
+        Callable[[], WorkerLevels],
+        Callable[[], Mapping[str, QueueLevels] | None],
+        Callable[[], Mapping[str, CircuitState]],
+    ],
+    None,
+]
+"""The method `follow` of a collector that exports gauges: those of the worker, of the queues and of the circuits."""
 
 
 class Service:
@@ -64,10 +74,10 @@ class Service:
 
     def _document(self) -> Callable[[], tuple[bytes, str]] | None:
         """The function that renders `/metrics`, if the collector has one. Our collector adds the worker's gauges."""
-        follow: Callable[[Callable[[], WorkerLevels], Callable[[], Mapping[str, QueueLevels] | None]], None] | None
-        follow = getattr(self._metrics, "follow", None)
+        follow: Follow | None = getattr(self._metrics, "follow", None)
         if follow is not None:
-            follow(self.supervisor.levels, QueueDepth(self._engine, self.supervisor.options.queues).read)
+            depth = QueueDepth(self._engine, self.supervisor.options.queues)
+            follow(self.supervisor.levels, depth.read, depth.circuits)
         render: Callable[[], tuple[bytes, str]] | None = getattr(self._metrics, "render", None)
         return render
 

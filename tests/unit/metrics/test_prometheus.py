@@ -14,7 +14,7 @@ from holdfast.errors import ConfigError
 from holdfast.metrics import MeasuringCollector
 from holdfast.metrics.levels import QueueLevels, WorkerLevels
 from holdfast.metrics.prometheus import BUCKETS_S, PrometheusMetrics
-from holdfast.values import JobState
+from holdfast.values import CircuitState, JobState
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,7 +126,8 @@ def test_how_a_worker_stands_is_asked_for_at_each_reading() -> None:
         },
         None,
     ]
-    metrics.follow(lambda: levels.pop(0), lambda: queues.pop(0))
+    circuits = {"stripe": CircuitState.OPEN, "maps": CircuitState.HALF_OPEN, "queue_mail": CircuitState.CLOSED}
+    metrics.follow(lambda: levels.pop(0), lambda: queues.pop(0), lambda: circuits)
     assert scraped(metrics) == {
         of("holdfast_jobs", queue="mail", state="pending"): 7,
         of("holdfast_jobs", queue="mail", state="dead"): 0,
@@ -137,6 +138,9 @@ def test_how_a_worker_stands_is_asked_for_at_each_reading() -> None:
         of("holdfast_queue_workers", queue="mail"): 2,
         of("holdfast_queue_workers", queue="b"): 1,
         of("holdfast_queue_workers", queue="forgotten"): 0,
+        of("holdfast_circuit_state", circuit="stripe"): 2,
+        of("holdfast_circuit_state", circuit="maps"): 1,
+        of("holdfast_circuit_state", circuit="queue_mail"): 0,
         of("holdfast_worker_jobs_running"): 3,
         of("holdfast_worker_slots"): 8,
         of("holdfast_worker_processes_ready"): 2,
@@ -145,12 +149,14 @@ def test_how_a_worker_stands_is_asked_for_at_each_reading() -> None:
     }
     again = scraped(metrics)
     assert again[of("holdfast_worker_jobs_running")] == 4
-    assert not any(name == "holdfast_jobs" for name, _ in again), "what is not known is not told"
+    shared = ("holdfast_jobs", "holdfast_circuit_state")
+    assert not any(name in shared for name, _ in again), "what is not known is not told"
 
 
 def test_every_gauge_of_a_worker_has_its_type_and_is_told_by_the_page() -> None:
     metrics = PrometheusMetrics()
-    metrics.follow(lambda: LEVELS, lambda: {"mail": QueueLevels(jobs={JobState.PENDING: 7})})
+    circuits = lambda: {"stripe": CircuitState.OPEN}  # noqa: E731
+    metrics.follow(lambda: LEVELS, lambda: {"mail": QueueLevels(jobs={JobState.PENDING: 7})}, circuits)
     families = list(text_string_to_metric_families(metrics.render()[0].decode()))
     page = (ROOT / "docs" / "cli.md").read_text()
     for family in families:
