@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "an hour that is none": (["--at", "25:00"], "'25:00' is not a time"),
     "a day that is none": (["--at", "2026-13-01 9:00"], "'2026-13-01 9:00' is not a time"),
     "no end": (["--expires", "soon"], "'soon' is not a time; .* or a duration like 90s"),
-    "beyond the calendar": (["--at", "2300-01-01"], "run_at .* is too far in the future; the limit is the year 2200"),
+    "beyond the calendar": (["--at", "2300-01-01"], "--at .* is too far in the future; the limit is the year 2200"),
     "no strategy": (["--backoff", "expo"], "'expo' is not a backoff strategy; use none, fixed"),
     "nearly a strategy": (["--backoff", "exponentiel"], "did you mean 'exponential'"),
     "no base": (["--backoff", "fixed:often"], "base 'often': must be a number of seconds"),
@@ -411,3 +411,35 @@ def test_run_takes_labels_and_a_directory(terminal: Terminal) -> None:
     assert document.history[0].output == f"{terminal.project}/inside\n"
     again = terminal("run", "--id", "r1", "--", "pwd")
     assert (again.code, "job 'r1' already exists with different content" in again.err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--rate-key", "a"], "--rate-key has no effect without --rate-limit; set --rate-limit as well"),
+        (["--concurrency=3"], "--concurrency has no effect without --concurrency-key; set --concurrency-key as well"),
+        (["--unique-for", "5m"], "--unique-for has no effect without --unique; set --unique as well"),
+        (["--idempotency-key", "k", "--idempotency-ttl", "0"], "--idempotency-ttl must be between 1 s and "),
+        (["--name", ""], "--name '' must be 1 to 200 printable characters"),
+        (["--at", "2999-01-01"], "--at 2999-01-01"),
+        (["--concurrency-key", "rate_key\n"], "--concurrency-key 'rate_key\\n' must be non-empty"),
+    ],
+)
+def test_an_error_names_the_flag_that_was_typed(terminal: Terminal, words: list[str], problem: str) -> None:
+    answer = terminal("enqueue", "--job", "x", *words)
+    assert answer.code == 2
+    assert answer.err.startswith(f"holdfast: {problem}")
+    assert terminal("enqueue", "--job", "x", *words, "--json").error["message"].startswith(problem)
+
+
+def test_a_word_that_is_also_an_option_stays_a_word(terminal: Terminal) -> None:
+    terminal.config.write_text('queues = ["default", "mail"]\n')
+    answer = terminal("enqueue", "--job", "x", "--queue", "mial")
+    assert answer.err.startswith("holdfast: queue 'mial' is not declared")
+
+
+def test_an_error_in_json_names_the_field_that_was_written(terminal: Terminal) -> None:
+    answer = terminal("enqueue", '{"job": "x", "rate_key": "a"}', "--tag", "b")
+    assert "holdfast: rate_key has no effect without rate_limit; set rate_limit as well" in answer.err
+    answer = terminal("run", "--trace-id", "", "--", "true", "--rate-limit")
+    assert answer.err.startswith("holdfast: --trace-id '' must be 1 to 200 printable characters")

@@ -276,7 +276,7 @@ def _run(arguments: list[str]) -> int:
         from holdfast.cli.failing import report
 
         ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        return report(problem, as_json=_speaks_json(ours))
+        return report(problem, ours, as_json=_speaks_json(ours))
     return answer if isinstance(answer, int) else 0
 
 

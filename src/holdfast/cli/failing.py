@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -32,8 +33,8 @@ INTERRUPTED: Final = 130
 UTF8: Final = "write it in UTF-8"
 
 
-def report(problem: Exception, *, as_json: bool) -> int:
-    """Print the error and return its exit code."""
+def report(problem: Exception, words: Sequence[str], *, as_json: bool) -> int:
+    """Print the error of a command, which was given these words, and return its exit code."""
     import logging
 
     match problem:
@@ -62,7 +63,7 @@ def report(problem: Exception, *, as_json: bool) -> int:
             write_error(_name(problem), "an argument is not valid UTF-8", UTF8, as_json=as_json)
             return USAGE
         case HoldfastError():
-            write_error(_name(problem), str(problem), hint(problem), as_json=as_json)
+            write_error(_name(problem), _message(problem, words), hint(problem), as_json=as_json)
             return exit_code(problem)
         case OSError():
             what = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
@@ -102,6 +103,14 @@ def exit_code(problem: HoldfastError) -> int:
             return UNREACHABLE
         case _:
             return FAILED
+
+
+def _message(problem: HoldfastError, words: Sequence[str]) -> str:
+    if not isinstance(problem, DefinitionError):
+        return str(problem)
+    from holdfast.cli.job_options import as_typed  # imported here: only these errors need it
+
+    return as_typed(str(problem), words)
 
 
 def _name(problem: Exception) -> str:

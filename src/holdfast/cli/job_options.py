@@ -1,6 +1,7 @@
 """Job options on the command line, derived from `JobOptions`, and as text for people."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, cast, get_args, get_type_hints
 
@@ -113,6 +114,33 @@ _SHOWN_APART: Final = (
 )
 
 
+_NAMES: Final = "|".join(DECLARED)
+_LONG_NAMES: Final = "|".join(name for name in DECLARED if "_" in name)
+_HERE: Final = (
+    rf"(?:^|(?<=: ))(?:{_NAMES})(?= must| has no effect| '[^']*' must)|(?:(?<=without )|(?<=; set ))(?:{_NAMES})\b"
+)
+# Text in quotes is a value. A name without an underscore may also be an ordinary word, except in these places.
+_NAMED: Final = re.compile(rf"""'[^']*'|"[^"]*"|({_HERE}|\b(?:{_LONG_NAMES})\b)""")
+
+
+def as_typed(message: str, words: Sequence[str]) -> str:
+    """The message of an error with the flags of job options instead of their names, if the user typed a flag for the
+    one that it names first. In JSON, options have the same names as in Python.
+    """
+    typed = {word.partition("=")[0] for word in words}
+    found = [match[1] for match in _NAMED.finditer(message) if match[1]]
+    if not found or not typed.intersection(_flags_of(found[0])):
+        return message
+
+    def flag(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        flags = _flags_of(match[1])
+        return next((one for one in flags if one in typed), flags[0])
+
+    return _NAMED.sub(flag, message)
+
+
 def trait_facts(job: JobTraits) -> dict[str, str]:
     """The options that a job carries, for people: those that were set, except for its name and priority."""
     facts: dict[str, str] = {}
@@ -169,8 +197,11 @@ def _click_option(name: str, declared: Declared) -> Callable[[Any], Any]:
         attributes |= {"type": Span(), "metavar": "DURATION"}
     elif types == (int,) and bounds is not None:
         attributes["type"] = click.IntRange(cast("int", bounds.ge), cast("int", bounds.le))
-    flags = option.flags or (f"--{name.replace('_', '-')}",)
-    return click.option(*flags, name, **attributes)
+    return click.option(*_flags_of(name), name, **attributes)
+
+
+def _flags_of(name: str) -> tuple[str, ...]:
+    return DECLARED[name].option.flags or (f"--{name.replace('_', '-')}",)
 
 
 def _split_tags(given: tuple[str, ...]) -> list[str]:
