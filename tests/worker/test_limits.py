@@ -18,6 +18,7 @@ from ..faults.processes import until
 from ..servers.places import every_engine
 from .bench import Bench, wire_of
 from .floor import Floor
+from .test_ends import put_wire
 
 LIMITS = {"default": "60/min", "api": "10/s,burst=3"}
 RATES = Settings(limits=LIMITS).rates
@@ -449,6 +450,27 @@ def test_tokens_are_taken_for_free_slots_and_returned_for_jobs_that_do_not_run(f
     floor.work(queues={"api": 1}, limits=Settings(limits={"api": "1/h,burst=50"}).rates, concurrency=4)
     assert sorted(floor.ends()) == sorted(ids)
     assert sum(tokens.spent) == 10
+
+
+def test_rejected_jobs_cost_no_tokens_and_do_not_count_as_runs(floor: Floor) -> None:
+    tokens = Tokens(floor)
+    put_wire(floor, "undecodable", b"garbage")
+    put_wire(floor, "forged", wire_of(id="forged", key="ours:another-key-under-the-name-of-ours"))
+    ids = floor.put_many(2, "quick")
+    floor.work(limits=Settings(limits={"default": "1/h,burst=9"}).rates, max_jobs=1)
+    assert {floor.state(id) for id in ("undecodable", "forged")} == {JobState.DEAD}
+    assert sorted(str(floor.state(id)) for id in ids) == ["completed", "pending"]
+    assert sum(tokens.spent) == 1
+
+
+def test_a_payload_that_does_not_fit_its_handler_fails_a_run(bench: Bench) -> None:
+    def count(number: int) -> None: ...
+
+    bench.handler(count)
+    bench.put(max_retries=0)
+    loop = WorkerLoop(bench.worker, ["default"], max_jobs=1)
+    loop.run()
+    assert (loop.jobs_done, available(bench)) == (1, 0)
 
 
 def test_verdicts_are_sent_although_the_limit_cannot_be_checked(floor: Floor) -> None:
