@@ -104,6 +104,17 @@ def test_returned_tokens_can_be_taken_at_once(bench: Bench) -> None:
     assert throttle.take("api", 5) == 2
 
 
+def test_a_worker_applies_a_raised_rate_at_once_and_a_limiter_after_a_reset(bench: Bench) -> None:
+    state = bench.engine.state
+    for queue in ("default", "api"):
+        assert Limiter("", f"queue:{queue}", Settings(limits={"q": "1/h"}).rates["q"], lambda: state).allow()
+    assert Throttle(state, RATES, bench.clock).take("default", 1) == 1
+    api = bench.app.limiter(queue="api")
+    assert api.usage().wait_s > 3500
+    api.reset()
+    assert api.allow(3)
+
+
 def test_an_idle_loop_takes_no_token_while_it_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[int] = []
     spend = bench.engine.state.spend
