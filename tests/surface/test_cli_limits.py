@@ -124,7 +124,7 @@ def test_a_job_that_was_put_off_says_until_when(limited: Terminal, hf: Holdfast)
     ("arguments", "problem"),
     [
         (("--rate-limit", "often"), "'often': write a number and a unit, such as 10/s, 60/min, 100/h or 5/d"),
-        (("--rate-key", "tenant-3"), "rate_key has no effect without rate_limit; set rate_limit as well"),
+        (("--rate-key", "tenant-3"), "--rate-key has no effect without --rate-limit; set --rate-limit as well"),
     ],
 )
 def test_a_limit_that_cannot_be_used_is_refused(terminal: Terminal, arguments: tuple[str, str], problem: str) -> None:
