@@ -19,6 +19,7 @@ HoldfastError
 │   ├── BackendUnavailable      the engine is unavailable; the request may or may not have been applied
 │   ├── IdConflict              the id belongs to a job with different content
 │   ├── UniqueConflict          another job has the unique key
+│   ├── UnknownParent           a job depends on a job that does not exist in the backend
 │   ├── StateConflict           a condition on shared state did not hold
 │   ├── NotSupported            the engine does not support this
 │   ├── TransactionRefused      the job cannot be stored in the transaction passed as tx
@@ -147,6 +148,18 @@ class UniqueConflict(BackendError):
         super().__init__(f"job '{job_id}' already has the unique key '{key}', so nothing was enqueued")
         self.key = key
         self.job_id = job_id
+
+
+class UnknownParent(BackendError):
+    """A job depends on a job that does not exist in this backend; nothing was enqueued."""
+
+    def __init__(self, job_id: str, parent: str) -> None:
+        super().__init__(
+            f"job '{job_id}' depends on '{parent}', which does not exist in this backend, so nothing was enqueued; "
+            "enqueue the parent first, and note that records of completed jobs are deleted after a while"
+        )
+        self.job_id = job_id
+        self.parent = parent
 
 
 class StateConflict(BackendError):

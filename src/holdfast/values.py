@@ -162,6 +162,20 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
         )
 
 
+class OnParentFailure(StrEnum):
+    """What to do with a job if one of its parents is dead or cancelled: cancel it, run it all the same, or let it wait
+    until the parent has been replayed and completes.
+    """
+
+    CANCEL = "cancel"
+    RUN = "run"
+    WAIT = "wait"
+
+
+PARENT_FAILED: Final = "parent-failed"
+"""The reason of a job that was cancelled because a parent failed."""
+
+
 class JobTraits(Struct, frozen=True, kw_only=True):
     """Options that stay the same from the definition of a job through its message to its view."""
 
@@ -180,6 +194,8 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     rate_limit: str | None = None
     rate_key: str | None = None
     breaker: str | None = None
+    after: tuple[str, ...] = ()
+    on_parent_failure: OnParentFailure = OnParentFailure.CANCEL
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:
@@ -236,6 +252,8 @@ class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
     delay: float = 0.0
     run_at: datetime | None = None
     unique: Unique | None = None
+    after: tuple[str, ...] = ()
+    on_parent_failure: OnParentFailure = OnParentFailure.CANCEL
 
 
 class EnqueueOutcome(StrEnum):
@@ -640,6 +658,36 @@ class SlotView(Struct, frozen=True, kw_only=True):
     holders: tuple[SlotHolder, ...] = ()
     waiting: int = 0
     waiters: tuple[SlotWaiter, ...] = ()
+
+
+class EdgeOutcome(StrEnum):
+    """The state of an edge: the child waits for the parent, the parent no longer holds it up, or the parent has failed
+    and the child is cancelled.
+    """
+
+    OPEN = "open"
+    MET = "met"
+    CANCELLED = "cancelled"
+
+
+class Relative(Struct, frozen=True, kw_only=True):
+    """A parent or a child of a job, and the edge between the two."""
+
+    job_id: str
+    state: JobState
+    on_failure: OnParentFailure
+    outcome: EdgeOutcome
+
+
+class Relatives(Struct, frozen=True, kw_only=True):
+    """The jobs that a job waits for, and those that wait for it, in the order in which they were accepted. There may be
+    more children than are listed.
+    """
+
+    parents: tuple[Relative, ...] = ()
+    children: tuple[Relative, ...] = ()
+    open_parents: int = 0
+    child_count: int = 0
 
 
 class QueuePause(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from .cases import BAD, NOT_UTF8, QUEUE, TIMES, Case, Fate, Stage, beside, case, do
+from .cases import BAD, LARGEST, NOT_UTF8, QUEUE, TIMES, Case, Fate, Stage, beside, case, do
 from .sql_cases import COUNTERS, SqlStore, job, progress, sql_cases
 
 COLUMNS = {
@@ -21,7 +21,7 @@ COLUMNS = {
 }
 TABLES = (
     *(*COLUMNS, "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
-    *("slots", "places", "blocked", "uniques"),
+    *("slots", "places", "blocked", "uniques", "edges", "notes"),
 )
 
 
@@ -43,6 +43,12 @@ class PostgresStore(SqlStore):
         for table, known in COLUMNS.items():
             if here := {name: value for name, value in columns.items() if name in known}:
                 self.update(table, **here)
+
+    def edge(self, parent: int | None = None, child: int | None = None, **columns: Any) -> None:
+        """Insert an edge and a note on its parent; the bad job is at each end that is not given."""
+        ends = {"parent": self.bad if parent is None else parent, "child": self.bad if child is None else child}
+        self.insert("edges", **ends, **{"policy": 0, **columns})
+        self.insert("notes", parent=ends["parent"])
 
     def message(self, wire: bytes) -> None:
         self.update("jobs", wire=wire)
@@ -101,8 +107,26 @@ def _slot_cases() -> Iterable[Case]:
     yield case("promotion of a running job", Stage.LEASED, Fate.STAYS, do("add", "places", **place, since=1))
 
 
+def _edge_cases() -> Iterable[Case]:
+    """Rows of edges that no process wrote."""
+    blocked = do("job", state=3)
+    for name, number in {"unknown": -1, "largest": LARGEST}.items():
+        yield beside(f"edge between jobs, {name}", do("edge", parent=number, child=number))
+        yield beside(f"edge of a job that waits, parent {name}", do("edge", parent=number))
+        yield beside(f"edge of a job that waits, child {name}", do("edge", child=number))
+        yield case(
+            f"edge of a blocked job, parent {name}", Stage.WAITING, Fate.STAYS, blocked, do("edge", parent=number)
+        )
+    yield beside("edge of a job that waits for itself", do("edge"))
+    yield case("edge of a blocked job with itself", Stage.WAITING, Fate.STAYS, blocked, do("edge"))
+    yield case("edge of a dead letter with itself", Stage.DEAD, Fate.STAYS, do("edge", policy=1))
+    yield case("edge of a running job with itself", Stage.LEASED, Fate.STAYS, do("edge", outcome=2))
+    yield case("edge outcome 9", Stage.WAITING, Fate.ENDS, do("edge", parent=-1, outcome=9))
+    yield case("edge policy 9", Stage.WAITING, Fate.ENDS, do("edge", parent=-1, policy=9))
+
+
 FRACTIONS = {"negative": -1.0, "infinite": float("inf"), "huge": 1e308}
-CASES = [*sql_cases(LARGEST_COUNT, FRACTIONS), *_own_cases(), *_slot_cases()]
+CASES = [*sql_cases(LARGEST_COUNT, FRACTIONS), *_own_cases(), *_slot_cases(), *_edge_cases()]
 REFUSED = frozenset(
     (
         "state -1",
@@ -111,6 +135,8 @@ REFUSED = frozenset(
         "state 9 of a dead letter",
         "lease_until missing",
         "priority 12",
+        "edge outcome 9",
+        "edge policy 9",
     )
 )
 IMPOSSIBLE = {

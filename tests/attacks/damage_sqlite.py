@@ -176,6 +176,20 @@ def _slots() -> Iterable[Case]:
     yield beside("unique key of a blob", do("insert", "uniques", key="k", id=NOT_UTF8, until=0))
 
 
+def _edges() -> Iterable[Case]:
+    """Rows of edges and notes that belong to no job, or to a job that does not wait."""
+    edge = {"parent": 1, "child": 1, "policy": 0, "outcome": 0}
+    yield beside("note on no job", do("insert", "notes", parent=LARGEST))
+    for column, values in {"parent": (LARGEST, NOT_UTF8), "child": (LARGEST, NOT_UTF8), "outcome": (2, 9)}.items():
+        for value in values:
+            damage = do("insert", "edges", **{**edge, column: value}), do("insert", "notes", parent=1)
+            yield beside(f"edge {column} is {value!r}", *damage)
+    for column in ("policy", "outcome"):
+        for name, value in {"a text": "x", "missing": None, "a blob": NOT_UTF8}.items():
+            damage = do("insert", "edges", **{**edge, column: value}), do("insert", "notes", parent=1)
+            yield beside(f"edge {column} is {name}", *damage)
+
+
 FRACTIONS = {"negative": -1.0, "infinite": float("inf"), "huge": 1e308}
-CASES = [*sql_cases(LARGEST, FRACTIONS), *_texts(), *_types(), *_contents(), *_slots()]
+CASES = [*sql_cases(LARGEST, FRACTIONS), *_texts(), *_types(), *_contents(), *_slots(), *_edges()]
 IMPOSSIBLE = {"progress done not a number": "SQLite stores NaN as NULL"}

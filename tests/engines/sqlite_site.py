@@ -34,6 +34,8 @@ TABLES = {
     "places",
     "blocked",
     "uniques",
+    "edges",
+    "notes",
 }
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
 

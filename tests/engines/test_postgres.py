@@ -224,7 +224,7 @@ def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresEngine)
     jobs: Any = engine.jobs
 
     def give_back(connection: Connection) -> None:
-        assert jobs._settle_in(connection, [Release(lease=lease)]) == [True]
+        assert jobs._settle_in(connection, [Release(lease=lease)]) == ([True], False)
 
     assert in_the_way(engine, give_back, lambda: engine.cancel(accepted.id)) is CancelAnswer.CANCELLED
     assert engine.counts() == {"default": {JobState.CANCELLED: 1}}

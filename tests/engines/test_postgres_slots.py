@@ -1,13 +1,12 @@
 """Slots and unique keys on a real PostgreSQL server: races stepped over two connections, locks, plans and damage."""
 
 import itertools
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
 import psycopg
 import pytest
@@ -44,6 +43,7 @@ from holdfast.values import (
 from ..faults.processes import until
 from ..servers.postgres import PostgresServer
 from ..servers.running import started
+from .postgres_stepping import TO_THE_END, WAITS, Stepping, execute, in_time, open_transaction, steps_through
 
 KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
 KEY = Slot(name="key:a")
@@ -51,10 +51,8 @@ LARGEST = 2**63 - 1
 GATE = 4711
 WAITERS = 10_000
 ROUNDS = 25
-WAITS = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 _numbers = itertools.count(1)
 _ids = itertools.count(1)
-T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -124,97 +122,10 @@ def claimed(engine: PostgresEngine, limit: int = 10) -> list[str]:
     return [lease.id for lease in engine.claim("default", limit, owner_token=new_owner_token())]
 
 
-def execute(engine: PostgresEngine, statement: str) -> list[tuple[Any, ...]]:
-    """Execute a statement past the engine."""
-    text = engine.connections.sql(statement)
-
-    def run(connection: Connection) -> list[tuple[Any, ...]]:
-        cursor = connection.execute(text)
-        return cursor.fetchall() if cursor.description else []
-
-    return engine.connections.run(run)
-
-
-@contextmanager
-def open_transaction(engine: PostgresEngine) -> Generator["psycopg.Connection[Any]"]:
-    """A caller's own transaction, which stays open in the block and is committed after it."""
-    with psycopg.connect(engine.connections.conninfo) as connection:
-        yield connection
-
-
-class Stepped(Generic[T]):
-    """A call in another thread, which executes as many statements as it may."""
-
-    def __init__(self, pool: ThreadPoolExecutor, watch: "psycopg.Connection[Any]", act: Callable[[], T]) -> None:
-        self._changed = threading.Condition()
-        self._permits = 0
-        self._is_at_gate = False
-        self._session = 0
-        self._watch = watch
-        self._answer: Future[T] = pool.submit(self._run, act)
-
-    def _run(self, act: Callable[[], T]) -> T:
-        _current.stepped = self
-        try:
-            return act()
-        finally:
-            _current.stepped = None
-
-    def pass_gate(self, session: int) -> None:
-        with self._changed:
-            self._session, self._is_at_gate = session, True
-            self._changed.wait_for(lambda: self._permits > 0, 60)
-            self._permits -= 1
-            self._is_at_gate = False
-
-    def step(self, statements: int) -> None:
-        """Let it execute this many more statements. Returns when it has, or when it waits for a lock or has ended."""
-        with self._changed:
-            self._permits += statements
-            self._changed.notify_all()
-        until(lambda: self._answer.done() or self._has_stopped() or self._waits(), "a step")
-
-    def _has_stopped(self) -> bool:
-        with self._changed:
-            return self._is_at_gate and self._permits == 0
-
-    def _waits(self) -> bool:
-        asked = b"SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
-        return self._watch.execute(asked, [self._session]).fetchone() is not None
-
-    @property
-    def is_over(self) -> bool:
-        return self._answer.done()
-
-    def answer(self) -> T:
-        return self._answer.result(60)
-
-
-_current = threading.local()
-TO_THE_END = 1000
-Stepping: TypeAlias = Callable[[Callable[[], Any]], Stepped[Any]]
-
-
 @pytest.fixture
-def stepping(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> Generator[Stepping]:
-    execute = Connection.execute
-
-    def gated(connection: Connection, *given: Any, **options: Any) -> Any:
-        stepped: Stepped[Any] | None = getattr(_current, "stepped", None)
-        if stepped is not None:
-            stepped.pass_gate(connection.info.backend_pid)
-        return execute(connection, *given, **options)
-
-    monkeypatch.setattr(Connection, "execute", gated)
-    with (
-        ThreadPoolExecutor(2) as pool,
-        psycopg.connect(engine.connections.conninfo, autocommit=True) as watch,
-    ):
-
-        def start(act: Callable[[], Any]) -> Stepped[Any]:
-            return Stepped(pool, watch, act)
-
-        yield start
+def stepping(engine: PostgresEngine) -> Generator[Stepping]:
+    with steps_through(engine) as stepping:
+        yield stepping
 
 
 @pytest.mark.parametrize("entering_first", [True, False])
@@ -223,7 +134,7 @@ def test_a_job_that_finds_its_slot_full_while_the_holder_leaves_is_never_forgott
 ) -> None:
     """In every interleaving of two calls that changes between them twice."""
     outcomes: set[EntryOutcome] = set()
-    for steps in itertools.product(range(9), range(13)):
+    for steps in itertools.product(range(10), range(14)):
         slot = Slot(name=f"key:{steps}")
         holder, waiter = hold(engine, None, slot), take(engine)
         entering = stepping(partial(engine.enter, [Entry(lease=waiter, slots=(slot,))]))
@@ -351,12 +262,6 @@ def _lock_unsorted(locked: LockedSlots, rows: SlotRows, names: Iterable[str]) ->
 
 
 _turns = itertools.count()
-
-
-def in_time(act: Callable[[], T]) -> T:
-    """The answer of a call that must not wait for an open transaction."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(act).result(30)
 
 
 def _entering(engine: PostgresEngine, lease: JobLease) -> Callable[[], object]:
@@ -636,9 +541,11 @@ def test_only_batches_that_leave_or_carry_cost_more_statements(
         return len(executed)
 
     monkeypatch.setattr(Connection, "execute", noted)
-    assert cost(lambda: engine.settle([Ack(lease=plain)])) == 2
-    # Begin, plan, create and lock the slot, settle, set the timeout, free, read places and queues, commit.
-    assert cost(lambda: engine.settle([leaving(leaver)])) == 10
+    # Plan, settle, look for edges.
+    assert cost(lambda: engine.settle([Ack(lease=plain)])) == 3
+    # Begin, plan, create and lock the slot, settle, look for edges, set the timeout, free, read places and queues,
+    # commit.
+    assert cost(lambda: engine.settle([leaving(leaver)])) == 11
     assert cost(engine.repair) == 1
 
 

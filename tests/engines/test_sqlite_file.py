@@ -42,6 +42,8 @@ from .sqlite_site import (
 )
 
 MAX_PAGES = 1_073_741_823
+OLD_JOB = """
+    INSERT INTO holdfast_jobs (id, queue, job, priority, due_at, accepted_at) VALUES (?, 'default', 'mail', 5, 0, 0)"""
 
 
 def on_a_thread(work: Callable[[], object]) -> threading.Thread:
@@ -91,15 +93,18 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
     for opener in openers:
         opener.succeeded()
     assert ids_in(path) == {f"job-{n}" for n in range(8)}
-    assert versions_of(path) == [1, 2, 3, 4, 5, 6]
+    assert versions_of(path) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
     with with_old_schema(1), opened(path) as old:
-        old.accept([job("waiting"), job("running")])
+        assert not old.pauses()  # creates the file
+        with stranger(path) as connection:
+            for id in ("waiting", "running"):
+                connection.execute(OLD_JOB, (id,))
         (lease,) = old.claim("default", 1, owner_token=new_owner_token())
     assert versions_of(path) == [1]
-    later = {"progress", "live_output", "cells", "buckets", "slots", "places", "blocked", "uniques"}
+    later = {"progress", "live_output", "cells", "buckets", "slots", "places", "blocked", "uniques", "edges", "notes"}
     assert names_in(path) == {f"holdfast_{name}" for name in (TABLES - later) | {"facts"}}
     with stranger(path) as connection:
         connection.execute("INSERT INTO holdfast_facts (kind, fact) VALUES ('signing-key', 'ours')")
@@ -110,14 +115,14 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
         assert {lease.id, other.id} == {"waiting", "running"}
         assert WorkerRegistry(backend.state).all() == []
         assert Facts(backend.state).of("signing-key") == {"ours"}
-    assert versions_of(path) == [1, 2, 3, 4, 5, 6]
+    assert versions_of(path) == [1, 2, 3, 4, 5, 6, 7]
     assert names_in(path) == {f"holdfast_{name}" for name in TABLES}
 
 
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
-        ("DELETE FROM holdfast_schema WHERE version = 6", "holdfast migrate"),
+        ("DELETE FROM holdfast_schema WHERE version = 7", "holdfast migrate"),
         ("INSERT INTO holdfast_schema VALUES (99, 0)", "upgrade Holdfast"),
     ],
 )

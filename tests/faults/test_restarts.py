@@ -33,6 +33,7 @@ HOUR_S = 3600
 # worker ever waits between two requests to an unavailable engine.
 RESUMED_WITHIN_JOBS = 800
 UNAVAILABLE = 5
+CHILDREN = 1500  # more than one commit releases
 
 pytestmark = pytest.mark.timeout(1200 if IS_LONG else 600)
 
@@ -128,6 +129,22 @@ def test_a_worker_without_work_whose_server_was_killed_takes_the_next_job(yard: 
         for producer in producers:
             producer.hang_up()
             assert producer.ended() == 0
+    assert "Traceback" not in worker.complained
+
+
+def test_a_server_killed_while_children_are_released_forgets_none(yard: Yard, server: Server) -> None:
+    generations = [yard.put("brief")]
+    for _ in range(KILLS):
+        [parent, *_] = generations[-1]
+        generations.append(yard.put("quick", CHILDREN, after=[parent]))
+    worker = yard.worker("--count", "2", lease_s=2)
+    for children in generations[1:]:
+        until(lambda: yard.ends().keys() & set(children), "the first of these children to run")  # noqa: B023
+        server.kill()
+        server.start()
+    until(lambda: yard.are_done(sum(map(len, generations))), "every job to be completed")
+    assert yard.ends().keys() == {id for ids in generations for id in ids}
+    assert worker.runs
     assert "Traceback" not in worker.complained
 
 

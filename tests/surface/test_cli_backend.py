@@ -14,7 +14,18 @@ from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from .terminal import Terminal
 
 SQLITE = f"SQLite {sqlite3.sqlite_version}"
-SLOT_TABLES = ("slots", "places", "blocked", "uniques")
+LATER_TABLES = (
+    "progress",
+    "live_output",
+    "cells",
+    "buckets",
+    "slots",
+    "places",
+    "blocked",
+    "uniques",
+    "edges",
+    "notes",
+)
 
 
 def everything_in(directory: Path) -> dict[str, bytes]:
@@ -56,7 +67,7 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
         "engine     sqlite",
         f"server     {SQLITE}",
         "names      holdfast_…",
-        "schema     6 (current)",
+        "schema     7 (current)",
         "settings   journal_mode wal",
         "survives   process crash and power loss (every commit is fsynced)",
         "",
@@ -67,19 +78,19 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
 def test_as_json_every_capability_is_there(terminal: Terminal) -> None:
     document = terminal("backend", "info", "--json").json
     assert document["capabilities"] == msgspec.structs.asdict(SqliteEngine.capabilities)
-    assert document["database_schema"] == {"version": 0, "known": 6, "state": "missing"}
+    assert document["database_schema"] == {"version": 0, "known": 7, "state": "missing"}
 
 
 def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
     terminal("migrate")
     with closing(sqlite3.connect(terminal.database, isolation_level=None)) as database:
         database.execute("DELETE FROM holdfast_schema WHERE version > 1")
-        tables = [f"TABLE holdfast_{name}" for name in ("progress", "live_output", "cells", "buckets", *SLOT_TABLES)]
+        tables = [f"TABLE holdfast_{name}" for name in LATER_TABLES]
         for thing in (*tables, "INDEX holdfast_jobs_tally"):
             database.execute(f"DROP {thing}")
         database.execute("CREATE TABLE holdfast_facts (kind TEXT, fact TEXT)")
-    assert "schema     1 is older than this program's 6; run  holdfast migrate\n" in terminal("backend", "info").out
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema upgraded from 1 to 6\n"
+    assert "schema     1 is older than this program's 7; run  holdfast migrate\n" in terminal("backend", "info").out
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema upgraded from 1 to 7\n"
 
 
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])
@@ -132,7 +143,15 @@ def test_the_sql_as_json_is_the_sql_in_steps(terminal: Terminal) -> None:
     printed = terminal("migrate", "--sql").out
     assert document["location"] == str(terminal.database)
     steps = [(step["number"], step["name"]) for step in document["migrations"]]
-    assert steps == [(1, "jobs"), (2, "workers"), (3, "tally"), (4, "live_output"), (5, "state"), (6, "slots")]
+    assert steps == [
+        (1, "jobs"),
+        (2, "workers"),
+        (3, "tally"),
+        (4, "live_output"),
+        (5, "state"),
+        (6, "slots"),
+        (7, "edges"),
+    ]
     at = -1
     for step in document["migrations"]:
         found = printed.find(step["sql"])
@@ -148,6 +167,7 @@ def test_the_sql_as_json_is_the_sql_in_steps(terminal: Terminal) -> None:
             (4,),
             (5,),
             (6,),
+            (7,),
         ]
 
 

@@ -364,7 +364,7 @@ def test_a_database_of_another_program_is_used_only_when_asked(terminal: Termina
         assert "belongs to another program (it has the table 'orders')" in sentence
         assert "holdfast migrate" in sentence
     assert foreign.read_bytes() == before
-    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 6 created\n"
+    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 7 created\n"
     assert terminal("enqueue", *option, '{"id": "job1", "job": "x"}').code == 0
     database = sqlite3.connect(foreign)
     assert database.execute("SELECT id FROM orders").fetchall() == [(7,)]
@@ -593,12 +593,12 @@ def test_whoever_reads_only_the_beginning_ends_the_command_quietly(terminal: Ter
 
 
 def test_migrating_is_safe_to_repeat_and_keeps_the_jobs(terminal: Terminal) -> None:
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 6 created\n"
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 7 created\n"
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     again = terminal("migrate", "--json").json
     assert again["location"] == str(terminal.database)
-    assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 6, 6)
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 6 already exists\n"
+    assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 7, 7)
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 7 already exists\n"
     assert [job["id"] for job in terminal.jobs()] == ["job1"]
 
 
@@ -607,18 +607,18 @@ def test_a_dry_run_of_a_migration_reports_it_and_does_nothing(terminal: Terminal
         document = terminal("migrate", "--dry-run", "--json").json
         return tuple(document[name] for name in ("database_schema", "change", "before", "version"))
 
-    assert terminal("migrate", "--dry-run").out == f"{terminal.database}: would create schema 6\n"
+    assert terminal("migrate", "--dry-run").out == f"{terminal.database}: would create schema 7\n"
     assert planned() == ("missing", "none", 0, 0)
     assert not terminal.database.exists()
     terminal("migrate")
-    assert terminal("migrate", "--dry-run").out == f"{terminal.database}: schema 6 already exists; nothing to do\n"
-    assert planned() == ("current", "none", 6, 6)
+    assert terminal("migrate", "--dry-run").out == f"{terminal.database}: schema 7 already exists; nothing to do\n"
+    assert planned() == ("current", "none", 7, 7)
     database = sqlite3.connect(terminal.database)
     with database:
         database.execute("INSERT INTO holdfast_schema VALUES (99, 0)")
     database.close()
     answer = terminal("migrate", "--dry-run")
-    assert answer.out == f"{terminal.database}: schema 99 is newer than this program's 6: upgrade Holdfast here\n"
+    assert answer.out == f"{terminal.database}: schema 99 is newer than this program's 7: upgrade Holdfast here\n"
     assert planned() == ("newer", "none", 99, 99)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, TypedDict, Unpack, cast
 
 import msgspec
 from msgspec import Meta
@@ -19,11 +19,12 @@ from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
 from holdfast.rates import parse_rate
 from holdfast.spelling import closest
-from holdfast.values import QUEUE_NAMES, QUEUE_PATTERN, Backoff, JobTraits, OnConflict, UniqueScope
+from holdfast.values import QUEUE_NAMES, QUEUE_PATTERN, Backoff, JobTraits, OnConflict, OnParentFailure, UniqueScope
 
 MAX_RETRIES: Final = 1000
 MAX_CONCURRENCY: Final = 1_000_000
 MAX_KEY_BYTES: Final = 400
+MAX_PARENTS: Final = 1000
 MAX_DURATION_S: Final = 10 * 366 * 86400.0
 QUEUE_BREAKER: Final = "queue_"
 """The beginning of the name of a queue's circuit."""
@@ -42,6 +43,13 @@ class Option(NamedTuple):
     help: str
     flags: tuple[str, ...] = ()
     metavar: str | None = None
+
+
+class Identified(Protocol):
+    """Something that stands for a job, such as its handle."""
+
+    @property
+    def id(self) -> str: ...
 
 
 class JobOptions(TypedDict, total=False):
@@ -125,6 +133,19 @@ class JobOptions(TypedDict, total=False):
         Literal["ignore", "reject", "replace"],
         Option("What to do if the unique key is taken: ignore, reject or replace; default: ignore.", metavar="ACTION"),
     ]
+    after: Annotated[
+        Sequence[str | Identified],
+        Option(
+            "Ids of jobs that must complete before this one runs. Repeatable.", ("--depends-on", "--after"), "ID,ID"
+        ),
+    ]
+    on_parent_failure: Annotated[
+        Literal["cancel", "run", "wait"],
+        Option(
+            "What to do if one of those jobs is dead or cancelled: cancel, run or wait; default: cancel.",
+            metavar="ACTION",
+        ),
+    ]
     dead_letter_to: Annotated[
         str, Option("Queue for a copy of the job if it dies; default: the setting dead-letter-to.", metavar="QUEUE")
     ]
@@ -169,6 +190,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         _check_flag("fence", self.fence)
         if self.dead_letter_to is not None:
             check_queue(self.dead_letter_to)
+        if self.after:
+            self._check_parents()
         self._check_ownership()
         if self.backoff is not None:
             check_backoff(self.backoff)
@@ -192,10 +215,22 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
             ("concurrency", "concurrency_key", self.concurrency != 1 and self.concurrency_key is None),
             ("rate_key", "rate_limit", self.rate_key is not None and self.rate_limit is None),
             ("unique_for", "unique", self.unique_for != UniqueScope.OPEN and self.unique is False),
+            ("on_parent_failure", "after", self.on_parent_failure != OnParentFailure.CANCEL and not self.after),
             ("on_conflict", "unique", self.on_conflict != OnConflict.IGNORE and self.unique is False),
         ):
             if is_alone:
                 raise DefinitionError(f"{option} has no effect without {needed}; set {needed} as well")
+
+    def _check_parents(self) -> None:
+        for parent in self.after:
+            check_id(parent)
+        if len(self.after) > MAX_PARENTS:
+            raise DefinitionError(
+                f"a job can depend on up to {MAX_PARENTS:,} jobs, not {len(self.after):,}; "
+                "let it depend on jobs that depend on them"
+            )
+        if self.on_conflict is OnConflict.REPLACE:
+            raise DefinitionError("a job that replaces another one cannot have parents; leave out after or on_conflict")
 
     def with_encoded(self, payload: msgspec.Raw) -> "JobDefinition":
         """This definition with a payload that is already encoded. The options are not checked again, because every call
@@ -229,6 +264,10 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
             fields = {"unique_for": UniqueScope.OPEN, "on_conflict": OnConflict.IGNORE, **fields}
         if "unique_for" in fields:
             fields["unique_for"] = as_unique_scope(fields["unique_for"])
+        if "after" in fields:
+            fields["after"] = as_parents(fields["after"])
+        if "on_parent_failure" in fields:
+            fields["on_parent_failure"] = _as_on_parent_failure(fields["on_parent_failure"])
         if "on_conflict" in fields:
             fields["on_conflict"] = _as_on_conflict(fields["on_conflict"])
         if "rate_limit" in fields:
@@ -381,6 +420,23 @@ def _as_on_conflict(action: str) -> OnConflict:
     if action not in list(OnConflict):
         raise DefinitionError(f"on_conflict must be {', '.join(map(repr, map(str, OnConflict)))}, not {action!r}")
     return OnConflict(action)
+
+
+def _as_on_parent_failure(action: str) -> OnParentFailure:
+    if action not in list(OnParentFailure):
+        raise DefinitionError(
+            f"on_parent_failure must be {', '.join(map(repr, map(str, OnParentFailure)))}, not {action!r}"
+        )
+    return OnParentFailure(action)
+
+
+def as_parents(parents: object) -> tuple[str, ...]:
+    """The ids of jobs, given as ids or handles, without duplicates."""
+    if isinstance(parents, Iterable) and not isinstance(parents, str):
+        ids = [one if isinstance(one, str) else getattr(one, "id", None) for one in cast("Iterable[object]", parents)]
+        if None not in ids:
+            return tuple(dict.fromkeys(check_id(cast("str", one)) for one in ids))
+    raise DefinitionError(f"after must be a list of jobs or their ids, like [handle, 'import-7'], not {parents!r}")
 
 
 def unique(tags: Iterable[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ MEANINGS: Final = {
     "shared": "several processes can process the same jobs",
     "transactional_enqueue": "a job can be part of your own transaction (tx=)",
     "wakes_up": "a waiting worker is notified of new jobs, without polling",
+    "dependencies": "a job can wait for other jobs (after=)",
     "max_wire_bytes": "the largest message, signature included",
     "delay_resolution_s": "the precision of due times",
 }
@@ -22,6 +23,7 @@ def answers(capabilities: Capabilities) -> dict[str, str]:
         "shared": _yes_or_no(capabilities.shared),
         "transactional_enqueue": _yes_or_no(capabilities.transactional_enqueue),
         "wakes_up": _yes_or_no(capabilities.wakes_up),
+        "dependencies": _yes_or_no(capabilities.dependencies),
         "max_wire_bytes": format_size(capabilities.max_wire_bytes),
         "delay_resolution_s": format_duration(capabilities.delay_resolution_s),
     }

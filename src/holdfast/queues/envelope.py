@@ -165,6 +165,8 @@ class EnvelopeFactory:
             delay=definition.delay or 0.0,
             run_at=definition.run_at,
             unique=unique,
+            after=definition.after,
+            on_parent_failure=definition.on_parent_failure,
         )
 
 

@@ -9,6 +9,7 @@ from holdfast.testing.lab import Lab
 from holdfast.testing.laws.accepting import AcceptingLaws
 from holdfast.testing.laws.carrying import CarryingLaws
 from holdfast.testing.laws.claiming import ClaimingLaws
+from holdfast.testing.laws.dependencies import DependencyLaws
 from holdfast.testing.laws.leasing import ClockLaws, CrashLaws, RenewalLaws
 from holdfast.testing.laws.live_output import LiveOutputLaws
 from holdfast.testing.laws.operating import CancelLaws, DeletingLaws, PauseLaws, ReplayLaws
@@ -51,6 +52,7 @@ class EngineConformance(
     SlotLaws,
     ResizeLaws,
     UniqueLaws,
+    DependencyLaws,
 ):
     """Every clause. Subclass it under a name that pytest collects, next to a fixture `lab` that yields a new `Lab`."""
 

@@ -37,6 +37,7 @@ from holdfast.values import (
     JobHistory,
     JobLease,
     JobView,
+    OnParentFailure,
     Outcome,
     QueuePause,
     SlotView,
@@ -65,6 +66,8 @@ class EnvelopeOptions(TypedDict, total=False):
     job: str
     name: str
     trace_id: str
+    after: tuple[str, ...]
+    on_parent_failure: OnParentFailure
 
 
 class Lab:
@@ -141,6 +144,8 @@ class Lab:
             expires_in=options.get("expires_in"),
             name=options.get("name"),
             trace_id=options.get("trace_id"),
+            after=options.get("after", ()),
+            on_parent_failure=options.get("on_parent_failure", OnParentFailure.CANCEL),
         )
         return self.envelopes.make(definition, id=id)
 

@@ -1,4 +1,6 @@
-"""Bugs in the decisions about slots and unique keys, planted in the memory engine. All engines but Redis share them."""
+"""Bugs in the decisions about slots, unique keys and edges, planted in the memory engine. All engines but Redis share
+them.
+"""
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,14 +10,29 @@ from types import ModuleType
 import pytest
 from msgspec.structs import replace
 
-from holdfast.queues.contract import Crowd, LockedSlots, UniqueRow, UniqueRows, Waiter, find_duplicates, uniques
+from holdfast.queues.contract import (
+    Change,
+    Crowd,
+    LockedSlots,
+    Resolved,
+    Turn,
+    UniqueRow,
+    UniqueRows,
+    Waiter,
+    edges,
+    engine,
+    find_duplicates,
+    uniques,
+)
 from holdfast.queues.contract.slots import JobNumber, Place, _Changes  # pyright: ignore[reportPrivateUsage]
 from holdfast.queues.contract.state import CellName
-from holdfast.queues.engines.memory import jobs
+from holdfast.queues.engines.memory import edges as memory_edges, jobs
+from holdfast.queues.engines.memory.edges import MemoryEdges
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.testing import Lab
 from holdfast.values import (
     Cell,
+    EdgeOutcome,
     Entered,
     Entry,
     JobEnvelope,
@@ -185,6 +202,7 @@ def repetitions_are_duplicates(envelopes: Sequence[JobEnvelope], rows: UniqueRow
 
 
 in_scope = uniques._is_in_scope  # pyright: ignore[reportPrivateUsage]
+right_changes = edges._changes  # pyright: ignore[reportPrivateUsage]
 
 
 def waiting_until_done(row: UniqueRow, unique: Unique, states: Mapping[str, JobState | None], now_us: int) -> bool:
@@ -204,6 +222,98 @@ def period_until_done(row: UniqueRow, unique: Unique, states: Mapping[str, JobSt
 
 def period_without_end(row: UniqueRow, unique: Unique, states: Mapping[str, JobState | None], now_us: int) -> bool:
     return in_scope(row, unique, states, 0)
+
+
+class FirstParentDecides(MemoryEdges):
+    def outcomes(self, children: Sequence[JobNumber]) -> set[tuple[JobNumber, EdgeOutcome]]:
+        found = super().outcomes(children)
+        return {(child, one) for child, one in found if one is not EdgeOutcome.OPEN} or found
+
+
+class CancelledByHandAndRevived(MemoryEdges):
+    def lock(self, children: Sequence[JobNumber]) -> Mapping[JobNumber, JobState]:
+        return {child: self._store.by_number[child].state for child in children}
+
+
+class CancelledChildrenNotNoted(MemoryEdges):
+    def change(self, change: Change, children: Sequence[JobNumber]) -> None:
+        notes = dict(self._store.notes)
+        super().change(change, children)
+        if change is Change.CANCEL:
+            self._store.notes = notes
+
+
+class ReopenedChildrenNotNoted(MemoryEdges):
+    def change(self, change: Change, children: Sequence[JobNumber]) -> None:
+        notes = dict(self._store.notes)
+        super().change(change, children)
+        if change is Change.REOPEN:
+            self._store.notes = notes
+
+
+class NotesForgottenAtOnce(MemoryEdges):
+    def parents(self, limit: int) -> Mapping[JobNumber, JobState | None]:
+        found = super().parents(limit)
+        self._store.notes.clear()
+        return found
+
+    def forget(self, parents: Sequence[JobNumber]) -> None:
+        pass
+
+
+class NotesOfUnfinishedParentsForgotten(MemoryEdges):
+    """Dismisses what is not finished, although it has cancelled children."""
+
+    def dismiss(self) -> None:
+        for parent in list(self._store.notes):
+            if (record := self._store.by_number.get(parent)) is not None and not record.state.is_final:
+                del self._store.notes[parent]
+
+
+right_turns = edges.turns_of
+
+
+def failures_ignored(parent: JobNumber, state: JobState | None) -> list[Turn]:
+    return [] if state in (JobState.DEAD, JobState.CANCELLED) else right_turns(parent, state)
+
+
+def failed_is_completed(parent: JobNumber, state: JobState | None) -> list[Turn]:
+    return right_turns(parent, JobState.COMPLETED if state is JobState.DEAD else state)
+
+
+def every_policy_cancels(parent: JobNumber, state: JobState | None) -> list[Turn]:
+    if state is JobState.COMPLETED:
+        return right_turns(parent, state)
+    return [one._replace(after=EdgeOutcome.CANCELLED) for one in right_turns(parent, state)]
+
+
+def waiting_is_cancelled(parent: JobNumber, state: JobState | None) -> list[Turn]:
+    return right_turns(parent, None if state is JobState.DEAD else state)
+
+
+def waits_for_the_deleted(parent: JobNumber, state: JobState | None) -> list[Turn]:
+    return right_turns(parent, JobState.DEAD if state is None else state)
+
+
+def replay_revives_nothing(parent: JobNumber, state: JobState | None) -> list[Turn]:
+    return right_turns(parent, state) if state is None or state.is_final else []
+
+
+def all_parents_count(state: JobState, outcomes: Collection[EdgeOutcome]) -> Collection[Change]:
+    """A child is cancelled only when it waits for no parent."""
+    return () if EdgeOutcome.OPEN in outcomes and state is JobState.BLOCKED else right_changes(state, outcomes)
+
+
+def one_replay_revives(state: JobState, outcomes: Collection[EdgeOutcome]) -> Collection[Change]:
+    return right_changes(state, {EdgeOutcome.OPEN} if EdgeOutcome.OPEN in outcomes else outcomes)
+
+
+def once(resolve_once: Callable[[], Resolved]) -> int:
+    return resolve_once().edges
+
+
+def unchecked(envelopes: Sequence[JobEnvelope]) -> None:
+    pass
 
 
 SLOTS: dict[type[LockedSlots], str] = {
@@ -240,6 +350,27 @@ SCOPES: dict[Callable[[UniqueRow, Unique, Mapping[str, JobState | None], int], b
     period_without_end: "test_a_period_ends_by_the_clock_alone",
 }
 
+EDGES: dict[type[MemoryEdges], str] = {
+    FirstParentDecides: "test_parents_that_complete_one_after_the_other_release_the_child_once",
+    CancelledByHandAndRevived: "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+    CancelledChildrenNotNoted: "test_a_cascade_reaches_every_descendant",
+    ReopenedChildrenNotNoted: "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+    NotesForgottenAtOnce: "test_no_call_changes_more_than_a_thousand_children",
+    NotesOfUnfinishedParentsForgotten: "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+}
+TURNS: dict[Callable[[JobNumber, JobState | None], list[Turn]], str] = {
+    failures_ignored: "test_every_end_of_a_parent_is_noticed",
+    failed_is_completed: "test_a_cascade_reaches_every_descendant",
+    every_policy_cancels: "test_a_parent_that_has_ended_counts_at_once",
+    waiting_is_cancelled: "test_a_deleted_parent_counts_as_failed",
+    waits_for_the_deleted: "test_a_deleted_parent_counts_as_failed",
+    replay_revives_nothing: "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+}
+CHANGES: dict[Callable[[JobState, Collection[EdgeOutcome]], Collection[Change]], str] = {
+    all_parents_count: "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed",
+    one_replay_revives: "test_a_child_of_two_failed_parents_is_revived_when_both_are_replayed",
+}
+
 
 @contextmanager
 def lab_with(module: ModuleType, name: str, broken: object) -> Generator[Lab]:
@@ -251,10 +382,16 @@ def lab_with(module: ModuleType, name: str, broken: object) -> Generator[Lab]:
 
 HEALTHY = partial(lab_with, jobs, "LockedSlots", LockedSlots)
 PLANTS = {
-    **{bug.__name__: Plant(breaks, partial(lab_with, jobs, "LockedSlots", bug)) for bug, breaks in SLOTS.items()},
-    **{
-        bug.__name__: Plant(breaks, partial(lab_with, jobs, "find_duplicates", bug))
-        for bug, breaks in DUPLICATES.items()
-    },
-    **{bug.__name__: Plant(breaks, partial(lab_with, uniques, "_is_in_scope", bug)) for bug, breaks in SCOPES.items()},
+    bug.__name__: Plant(breaks, partial(lab_with, module, name, bug))
+    for module, name, bugs in (
+        (jobs, "LockedSlots", SLOTS),
+        (jobs, "find_duplicates", DUPLICATES),
+        (uniques, "_is_in_scope", SCOPES),
+        (memory_edges, "MemoryEdges", EDGES),
+        (edges, "turns_of", TURNS),
+        (edges, "_changes", CHANGES),
+        (memory_edges, "resolve_all", {once: "test_a_cascade_reaches_every_descendant"}),
+        (engine, "check_parents", {unchecked: "test_jobs_that_wait_for_each_other_are_refused"}),
+    )
+    for bug, breaks in bugs.items()
 }

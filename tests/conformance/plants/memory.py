@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.codec import describe
 from holdfast.errors import StateConflict
-from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.contract import Engine, LeasePolicy, Outdated
 from holdfast.queues.contract.state import parted
-from holdfast.queues.engines.memory.connections import MemoryStore
+from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.engines.memory.jobs import MemoryJobs
+from holdfast.queues.engines.memory.records import MemoryRecords
 from holdfast.queues.engines.memory.state import MemoryState
 from holdfast.queues.engines.tables.rows import oldest_waits
 from holdfast.queues.envelope import EnvelopeFactory
@@ -32,6 +33,9 @@ from holdfast.values import (
     Cell,
     CellWrite,
     Drop,
+    EdgeOutcome,
+    Entered,
+    Entry,
     JobEnvelope,
     JobFilter,
     JobHistory,
@@ -703,7 +707,74 @@ class JobsAcceptedWithoutTheirWrites(MemoryEngine):
         return accepted
 
 
-BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
+class CompletedParentsNotNoted(MemoryStore):
+    def note(self, records: Iterable[StoredJob]) -> None:
+        super().note([one for one in records if one.state is not JobState.COMPLETED])
+
+
+class DeadParentsNotNoted(MemoryStore):
+    def note(self, records: Iterable[StoredJob]) -> None:
+        super().note([one for one in records if one.state is not JobState.DEAD])
+
+
+class ReapedParentsNotNoted(MemoryJobs):
+    def reap_expired(self, queue: str | None = None) -> int:
+        notes = dict(self._store.notes)
+        reaped = super().reap_expired(queue)
+        self._store.notes = notes
+        return reaped
+
+
+class ParentsCancelledWhileTheyWaitNotNoted(MemoryStore):
+    def note(self, records: Iterable[StoredJob]) -> None:
+        super().note([one for one in records if one.state is not JobState.CANCELLED or one.deliveries])
+
+
+class ParentsCancelledOnEntryNotNoted(MemoryJobs):
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        notes = dict(self._store.notes)
+        answers = super().enter(entries)
+        self._store.notes = notes
+        return answers
+
+
+class DeletedParentsNotNoted(MemoryStore):
+    def note(self, records: Iterable[StoredJob]) -> None:
+        super().note([one for one in records if one.number in self.by_number])
+
+
+class ReplayedParentsNotNoted(MemoryStore):
+    def note(self, records: Iterable[StoredJob]) -> None:
+        super().note([one for one in records if one.state.is_final])
+
+
+class RescheduledBeforeItsParentsEnd(MemoryJobs):
+    def _wait(self, record: StoredJob, state: JobState) -> None:
+        record.state = state
+        self._store.offer(record)
+
+
+class ReplayedBeforeItsOtherParentsEnd(MemoryStore):
+    def has_open_edge(self, record: StoredJob) -> bool:
+        return False
+
+
+class ReplayedButWaitingForAFailedParent(MemoryRecords):
+    def _disregard_failed_parents(self, record: StoredJob) -> None:
+        pass
+
+
+class ParentsOfWaitingJobsPruned(MemoryRecords):
+    def delete(self, outdated: Outdated) -> int:
+        return super().delete(replace(outdated, spares_parents=False))
+
+
+class ParentsOfReleasedJobsPruned(MemoryRecords):
+    def _has_open_child(self, record: StoredJob) -> bool:
+        return any(one.outcome is EdgeOutcome.OPEN for one in self._store.children.get(record.number, {}).values())
+
+
+BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryRecords | MemoryState | MemoryStore], str] = {
     AckWithoutTokenCheck: "test_a_stale_lease_cannot_settle_a_job_that_another_holds",
     VerdictAcceptedAfterTheLeaseEnded: "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
     RefusedAttemptRecorded: "test_a_forged_token_cannot_settle",
@@ -786,14 +857,26 @@ BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
     TakeoverCountsExpiredLeases: "test_a_lease_expires_only_once",
     ResizedThoughAConditionFailed: "test_a_refused_write_resizes_nothing",
     JobsAcceptedWithoutTheirWrites: "test_jobs_are_accepted_with_writes_or_not_at_all",
+    CompletedParentsNotNoted: "test_a_child_is_blocked_until_its_parent_has_completed",
+    DeadParentsNotNoted: "test_every_end_of_a_parent_is_noticed",
+    ReapedParentsNotNoted: "test_every_end_of_a_parent_is_noticed",
+    ParentsCancelledWhileTheyWaitNotNoted: "test_every_end_of_a_parent_is_noticed",
+    ParentsCancelledOnEntryNotNoted: "test_every_end_of_a_parent_is_noticed",
+    DeletedParentsNotNoted: "test_a_deleted_parent_counts_as_failed",
+    ReplayedParentsNotNoted: "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+    RescheduledBeforeItsParentsEnd: "test_a_rescheduled_child_still_waits",
+    ReplayedBeforeItsOtherParentsEnd: "test_a_replayed_child_runs_although_its_parent_failed",
+    ReplayedButWaitingForAFailedParent: "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed",
+    ParentsOfWaitingJobsPruned: "test_a_parent_is_retained_for_its_unfinished_children",
+    ParentsOfReleasedJobsPruned: "test_a_parent_is_retained_for_its_unfinished_children",
 }
 """Each bug with the clause that it breaks."""
 
 
 @contextmanager
-def lab_of(bug: type[MemoryEngine | MemoryJobs | MemoryState]) -> Generator[Lab]:
+def lab_of(bug: type[MemoryEngine | MemoryJobs | MemoryRecords | MemoryState | MemoryStore]) -> Generator[Lab]:
     """A lab for an engine with a bug, or with a part that has one."""
-    store = MemoryStore()
+    store = bug() if issubclass(bug, MemoryStore) else MemoryStore()
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
         if issubclass(bug, MemoryEngine):
@@ -801,7 +884,9 @@ def lab_of(bug: type[MemoryEngine | MemoryJobs | MemoryState]) -> Generator[Lab]
         engine = MemoryEngine(envelopes, policy=policy, clock=clock, store=store)
         if issubclass(bug, MemoryJobs):
             engine.jobs = bug(store, policy, clock)
-        else:
+        elif issubclass(bug, MemoryRecords):
+            engine.records = bug(store, policy, clock)
+        elif issubclass(bug, MemoryState):
             engine.state = bug(store, clock)
         return engine
 

@@ -7,8 +7,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy, LockedSlots, Place, SlotRow
-from holdfast.queues.engines.postgres import records as inspector, slots, state
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy, LockedSlots, Place, SlotRow, Waiter
+from holdfast.queues.engines.postgres import edges, records as inspector, slots, state
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.postgres.jobs import (
@@ -20,6 +20,7 @@ from holdfast.queues.engines.postgres.jobs import (
     GATE,
     GIVE_BACK,
     INSERT,
+    INSERT_WITH_CHILDREN,
     KNOWN,
     LEASE_COLUMNS,
     LEASE_STATES,
@@ -79,6 +80,20 @@ SLOW_KEYS: Edit = (
     slots.STATES_OF,
     "WHERE j.id",
     "WHERE (SELECT count(*) FROM generate_series(1, 300000 + 0 * j.seq)) > 0 AND j.id",
+)
+
+# The same in the middle of a decision about edges between jobs, and before a note is left.
+SLOW_EDGES: Edit = (
+    edges.CHILD_OUTCOMES,
+    "WHERE child",
+    "WHERE (SELECT count(*) FROM generate_series(1, 300000)) > 0 AND child",
+)
+SLOW_ACK: Edit = (ACK, "WHERE seq =", "WHERE (SELECT count(*) FROM generate_series(1, 300000)) > 0 AND seq =")
+SLOW_NOTE: Edit = (
+    edges.NOTE_ENDED,
+    "WHERE coalesce",
+    "RIGHT JOIN (SELECT count(*) AS number FROM generate_series(1, 300000)) AS slow ON true"
+    " WHERE edge.parent IS NOT NULL AND slow.number > 0 AND coalesce",
 )
 
 BUGS: dict[str, Bug] = {
@@ -566,11 +581,88 @@ BUGS: dict[str, Bug] = {
     "running job rescheduled": bug(
         "test_a_job_that_has_started_is_not_rescheduled",
         (RESCHEDULE, "WHERE o.state <> 2 ", "WHERE true "),
-        (RESCHEDULE, "SET state = 0,", "SET state = 0, owner_token = NULL,"),
+        (RESCHEDULE, "SET state = CASE", "SET owner_token = NULL, state = CASE"),
     ),
     "rescheduled job due at its old time": bug(
         "test_a_rescheduled_job_gets_its_new_message_and_time",
-        (RESCHEDULE, "SET state = 0, due_at = chosen.due_at,", "SET state = 0,"),
+        (
+            RESCHEDULE,
+            "due_at = chosen.due_at, priority = chosen.priority, queue = chosen.queue\n        FROM chosen WHERE o.",
+            "priority = chosen.priority, queue = chosen.queue\n        FROM chosen WHERE o.",
+        ),
+    ),
+    "child not blocked": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed", (INSERT_WITH_CHILDREN, "THEN 3", "THEN 0")
+    ),
+    "time of a blocked child not shown": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed",
+        (inspector.OPEN, "THEN j.accepted_at", "THEN NULL::bigint"),
+    ),
+    "end of a parent not noted": bug(
+        "test_a_child_waits_for_all_of_its_parents", (edges.NOTE_ENDED, "LIMIT 1", "LIMIT 0")
+    ),
+    "death of a reaped parent not noted": bug(
+        "test_every_end_of_a_parent_is_noticed", (REAP, "FILTER (WHERE next_state >= 4)", "FILTER (WHERE false)")
+    ),
+    "parent cancelled by an operator not noted": bug(
+        "test_every_end_of_a_parent_is_noticed", (inspector.CANCEL_WAITING, "RETURNING seq", "RETURNING -seq")
+    ),
+    "edges deleted with the parent": bug(
+        "test_a_deleted_parent_counts_as_failed", (inspector.DELETE_EDGES, "WHERE child", "WHERE parent")
+    ),
+    "children decided without their lock": bug(
+        "test_parents_that_complete_at_once_release_the_child_once",
+        (edges.LOCK_BLOCKED, " FOR UPDATE", ""),
+        (edges.LOCK_CHILDREN, " FOR UPDATE", ""),
+        (edges.LOCK_NOTES, "LIMIT :limit", "LIMIT 1 + 0 * :limit"),
+        SLOW_EDGES,
+    ),
+    "end noted in the statement that ends": bug(
+        "test_a_child_accepted_while_its_parent_ends_runs",
+        SLOW_ACK,
+        (
+            ACK,
+            "    SELECT seq FROM held",
+            "    , noted AS (INSERT INTO holdfast.notes (parent) SELECT e.parent FROM held"
+            " JOIN holdfast.edges AS e ON e.parent = held.seq AND e.outcome <> 1) SELECT seq FROM held",
+        ),
+        (edges.NOTE_ENDED, "LIMIT 1", "LIMIT 0"),
+    ),
+    "note on a parent that is about to end dismissed": bug(
+        "test_a_child_accepted_while_its_parent_ends_runs",
+        (edges.DISMISS, " FOR SHARE SKIP LOCKED", ""),
+        SLOW_NOTE,
+    ),
+    "released child still blocked": bug(
+        "test_a_settlement_releases_the_children_in_the_same_call", (edges.RELEASE, "WHERE seq", "WHERE false AND seq")
+    ),
+    "cancelled child without its reason": bug(
+        "test_every_end_of_a_parent_is_noticed", (edges.CANCEL, "'parent-failed'", "''")
+    ),
+    "policy of an edge ignored": bug(
+        "test_a_parent_that_has_ended_counts_at_once", (edges.EDGES, " AND e.policy = turn.policy", "")
+    ),
+    "children of a replayed parent not revived": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (edges.REOPEN, "WHERE seq", "WHERE false AND seq"),
+    ),
+    "child cancelled by an operator revived": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (edges.CHILD_STATES, " AND cancel_reason = 'parent-failed'", ""),
+        (edges.REOPEN, " AND cancel_reason = 'parent-failed'", ""),
+    ),
+    "replayed child does not wait for its other parents": bug(
+        "test_a_replayed_child_runs_although_its_parent_failed", (edges.WAIT_AGAIN, "SET state = 3", "SET state = 0")
+    ),
+    "child released by its replacement": bug(
+        "test_a_rescheduled_child_still_waits", (RESCHEDULE, "THEN 3 ELSE 0 END", "THEN 0 ELSE 0 END")
+    ),
+    "parent of an unfinished child pruned": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children",
+        (inspector.FINISHED_BEFORE, "NOT (:spares_parents AND", "NOT (:spares_parents AND false AND"),
+    ),
+    "parents counted that no longer hold up the job": bug(
+        "test_relatives_are_listed", (inspector.NUMBER_OF_RELATIVES, " AND e.outcome = 0", "")
     ),
     "rescheduled job with its old message": bug(
         "test_the_id_of_a_rescheduled_job_belongs_to_its_new_content",
@@ -633,7 +725,7 @@ class CarriesForRepetitions(PostgresJobs):
 
 
 class TransactionsCarryNothing(PostgresJobs):
-    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> tuple[list[bool], bool]:
         return super()._settle_in(connection, [replace(one, writes=(), enqueues=()) for one in settlements])
 
 
@@ -656,8 +748,22 @@ class LooksBeforeLocking(PostgresJobs):
         return LockedSlots(LooksFirst(connection, self._sql, self._announcements), names)
 
 
+class BlocksWithoutANote(slots.PostgresSlots):
+    """Leaves no note on a job that is cancelled instead of blocked."""
+
+    def block(self, waiters: Sequence[Waiter]) -> None:
+        sql = self._sql
+        self._sql = lambda statement: b"SELECT 1" if statement == edges.NOTE_ENDED else sql(statement)
+        super().block(waiters)
+
+
+class EntersWithoutANote(PostgresJobs):
+    def _lock_slots(self, connection: Connection, names: Iterable[str]) -> LockedSlots:
+        return LockedSlots(BlocksWithoutANote(connection, self._sql, self._announcements), names)
+
+
 class TransactionsLeaveNothing(PostgresJobs):
-    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> tuple[list[bool], bool]:
         return super()._settle_in(connection, [replace(one, leaves=()) for one in settlements])
 
 
@@ -673,6 +779,7 @@ JOBS: dict[str, tuple[str, type[PostgresJobs]]] = {
     "transaction carries nothing": ("test_a_transaction_applies_writes_and_enqueues", TransactionsCarryNothing),
     "refused settlement leaves": ("test_a_refused_settlement_leaves_nothing", CarriesForAll),
     "transaction leaves nothing": ("test_a_transaction_leaves_with_its_commit", TransactionsLeaveNothing),
+    "parent cancelled on entry not noted": ("test_every_end_of_a_parent_is_noticed", EntersWithoutANote),
     "places read before the slots are locked": ("test_racing_jobs_never_exceed_the_places", LooksBeforeLocking),
 }
 

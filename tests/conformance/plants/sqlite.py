@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from holdfast.clock import Clock
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.engines.sqlite import records as inspector, slots, state
+from holdfast.queues.engines.sqlite import edges, notes, records as inspector, slots, state
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.jobs import (
     ACK,
@@ -437,7 +437,7 @@ BUGS: dict[str, Bug] = {
     ),
     "rescheduled without its attempts": bug(
         "test_a_failed_job_can_be_rescheduled_and_keeps_its_attempts",
-        (RESCHEDULE, "SET state = 0", "SET attempts = 0, state = 0"),
+        (RESCHEDULE, "SET state", "SET attempts = 0, state"),
     ),
     "stored size ignored": bug(
         "test_a_slot_of_size_0_admits_no_job_and_promotes_none", (slots.SLOTS, "THEN size END", "THEN NULL END")
@@ -458,6 +458,117 @@ BUGS: dict[str, Bug] = {
         (inspector.UNUSED_SLOTS, " AND s.size IS NULL", ""),
         (inspector.DELETE_UNUSED_SLOT, " AND s.size IS NULL", ""),
     ),
+    "completed parents not noted": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed", (notes.NOTE_ENDED, "j.state < 4", "j.state <= 4")
+    ),
+    "dead parents not noted": bug(
+        "test_every_end_of_a_parent_is_noticed", (notes.NOTE_ENDED, "j.state < 4", "(j.state < 4 OR j.state = 5)")
+    ),
+    "reaped parents not noted": bug(
+        "test_every_end_of_a_parent_is_noticed",
+        (notes.NOTE_ENDED, "j.state < 4", "(j.state < 4 OR j.state = 5 AND j.owner_token IS NULL)"),
+    ),
+    "parents that were cancelled while they waited not noted": bug(
+        "test_every_end_of_a_parent_is_noticed",
+        (notes.NOTE_ENDED, "j.state < 4", "(j.state < 4 OR j.state = 6 AND j.deliveries = 0)"),
+    ),
+    "parents that were cancelled on entry not noted": bug(
+        "test_every_end_of_a_parent_is_noticed",
+        (notes.NOTE_ENDED, "j.state < 4", "(j.state < 4 OR j.state = 6 AND j.deliveries > 0 AND owner_token IS NULL)"),
+    ),
+    "deleted parents not noted": bug(
+        "test_a_deleted_parent_counts_as_failed",
+        (notes.NOTE_ENDED, "NOT EXISTS (SELECT 1", "4 <= (SELECT min(j.state)"),
+        (notes.NOTE_ENDED, "j.state < 4", "j.state < 7"),
+    ),
+    "replayed parents not noted": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (notes.NOTE_REOPENED, "e.outcome = 2", "e.outcome = 9"),
+    ),
+    "an older note hides the end": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (notes.NOTE_ENDED, "INSERT OR REPLACE", "INSERT OR IGNORE"),
+    ),
+    "repair does not read the notes": bug(
+        "test_a_cascade_reaches_every_descendant",
+        (slots.TO_REPAIR, "EXISTS (SELECT 1 FROM holdfast_notes)", "false"),
+    ),
+    "notes with something to do dismissed": bug(
+        "test_no_call_changes_more_than_a_thousand_children",
+        (edges.DISMISS, "j.state NOT IN (4, 5, 6, 7)", "j.state < 7"),
+    ),
+    "notes of replays dismissed": bug(
+        "test_a_replayed_parent_that_completes_at_once_releases_all_that_it_cancelled",
+        (edges.DISMISS, "e.outcome = 2", "e.outcome = 9"),
+        (edges.DISMISS, "j.state NOT IN (4, 5, 6, 7)", "j.state < 5"),
+    ),
+    "edges that a completed parent has cancelled not found": bug(
+        "test_a_replayed_parent_that_completes_at_once_releases_all_that_it_cancelled",
+        (
+            edges.EDGES,
+            "outcome = ?",
+            "outcome = ? AND (outcome = 0 OR EXISTS (SELECT 1 FROM holdfast_jobs WHERE seq = parent AND state < 4))",
+        ),
+    ),
+    "edges of all policies turned": bug(
+        "test_a_parent_that_has_ended_counts_at_once", (edges.EDGES, "policy = ?", "policy >= 0 * ?")
+    ),
+    "the first parent releases the child": bug(
+        "test_parents_that_complete_one_after_the_other_release_the_child_once",
+        (edges.EDGE_OUTCOMES, "child, outcome", "child, 1"),
+    ),
+    "jobs cancelled by hand are revived": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (edges.CHILDREN, " AND cancel_reason = 'parent-failed'", ""),
+    ),
+    "jobs that run again are cancelled": bug(
+        "test_a_cancelled_child_stays_cancelled",
+        (edges.CHILDREN, " AND cancel_reason = 'parent-failed'", ""),
+    ),
+    "released at once instead of later": bug(
+        "test_a_released_child_keeps_its_due_time_and_priority",
+        (edges.RELEASE, "SET state = 0", "SET state = 0, due_at = 0"),
+    ),
+    "released with the same priority": bug(
+        "test_a_released_child_keeps_its_due_time_and_priority",
+        (edges.RELEASE, "SET state = 0", "SET state = 0, priority = 5"),
+    ),
+    "cancelled by its parent without a reason": bug(
+        "test_every_end_of_a_parent_is_noticed", (edges.CANCEL, "cancel_reason = 'parent-failed'", "cancel_reason = ''")
+    ),
+    "cancelled by its parent without an end": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (edges.REOPEN, "finished_at = NULL", "finished_at = finished_at"),
+    ),
+    "tombstones as parents": bug(
+        "test_an_unknown_parent_refuses_the_whole_call", (edges.NUMBERS, " AND state < 7", "")
+    ),
+    "children claimable before their parents end": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed",
+        (edges.BLOCK_CHILDREN, "SET state = 3", "SET state = 0"),
+    ),
+    "rescheduled before its parents end": bug(
+        "test_a_rescheduled_child_still_waits", (RESCHEDULE, "e.outcome = 0", "e.outcome = 9")
+    ),
+    "replayed before its other parents end": bug(
+        "test_a_replayed_child_runs_although_its_parent_failed", (inspector.REPLAY, "e.outcome = 0", "e.outcome = 9")
+    ),
+    "replayed but still waiting for a failed parent": bug(
+        "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed",
+        (inspector.DISREGARD_FAILED, "outcome = 2", "outcome = 9"),
+    ),
+    "parents of waiting jobs pruned": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children",
+        (inspector.FINISHED_BEFORE, ":spares_parents AND", "0 * :spares_parents AND"),
+    ),
+    "parents of released jobs pruned": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children",
+        (inspector.FINISHED_BEFORE, "e.parent = j.seq", "e.parent = j.seq AND e.outcome = 0"),
+    ),
+    "jobs that wait for others not counted": bug(
+        "test_blocked_children_are_counted_and_found", (inspector.COUNT_BLOCKED, "outcome = 0", "outcome = 9")
+    ),
+    "met edges counted as open": bug("test_relatives_are_listed", (inspector.COUNT_RELATIVES, " AND outcome = 0", "")),
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
     ),

@@ -1,5 +1,17 @@
 """The contract of an engine: jobs, records and shared state, and the engine that is composed of them."""
 
+from holdfast.queues.contract.edges import (
+    MAX_CHILDREN as MAX_CHILDREN,
+    Change as Change,
+    Edge as Edge,
+    EdgeRows as EdgeRows,
+    Resolved as Resolved,
+    Turn as Turn,
+    check_parents as check_parents,
+    parents_of as parents_of,
+    resolve as resolve,
+    resolve_all as resolve_all,
+)
 from holdfast.queues.contract.engine import Capabilities as Capabilities, Engine as Engine, EngineInfo as EngineInfo
 from holdfast.queues.contract.jobs import (
     DEFAULT_CRASH_LIMIT as DEFAULT_CRASH_LIMIT,
@@ -27,6 +39,7 @@ from holdfast.queues.contract.jobs import (
 from holdfast.queues.contract.records import (
     IDLE_SLOT_S as IDLE_SLOT_S,
     PRUNE_BATCH as PRUNE_BATCH,
+    SHOWN_RELATIVES as SHOWN_RELATIVES,
     SHOWN_WAITERS as SHOWN_WAITERS,
     TOMBSTONE_S as TOMBSTONE_S,
     Outdated as Outdated,

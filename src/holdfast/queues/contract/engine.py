@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from holdfast.codec import MAX_WIRE_BYTES
 from holdfast.errors import NotSupported
+from holdfast.queues.contract.edges import check_parents
 from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token
-from holdfast.queues.contract.records import Records
+from holdfast.queues.contract.records import SHOWN_RELATIVES, Records
 from holdfast.queues.contract.state import PAGE, SharedState
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
@@ -40,6 +41,7 @@ from holdfast.values import (
     Progress,
     QueuePause,
     QueueWait,
+    Relatives,
     Release,
     ReplayAnswer,
     Settlement,
@@ -57,6 +59,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     shared: bool
     transactional_enqueue: bool
     wakes_up: bool
+    dependencies: bool = False
     max_wire_bytes: int = MAX_WIRE_BYTES
     delay_resolution_s: float = 1e-6
 
@@ -182,6 +185,10 @@ class Engine:
             # would wait with its leased rows locked, and lose every lease of the batch.
             raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
         self._check_transaction(tx)
+        if any(one.after for one in envelopes):
+            if not self.capabilities.dependencies:
+                raise NotSupported("this engine has no dependencies between jobs; leave the parents out")
+            check_parents(envelopes)
         return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 
     def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
@@ -265,6 +272,9 @@ class Engine:
 
     def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
         return self.records.slots(names, after=after, limit=limit)
+
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        return self.records.relatives(job_id, limit=limit)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return self.records.cancel(job_id, reason)

@@ -25,6 +25,7 @@ from holdfast.values import (
     LiveOutput,
     Page,
     QueueWait,
+    Relatives,
     ReplayAnswer,
     SlotView,
     traits_of,
@@ -34,6 +35,8 @@ TOMBSTONE_S: Final = 3600.0
 PRUNE_BATCH: Final = 1000
 SHOWN_WAITERS: Final = 10
 """The maximum number of waiting jobs that are listed with a slot."""
+SHOWN_RELATIVES: Final = 100
+"""The maximum number of parents and of children that are listed with a job."""
 IDLE_SLOT_S: Final = 3600.0
 """How long an unused slot is retained. After that, its fence numbers restart from the clock."""
 _ANY_TIME: Final = 2**63 - 1
@@ -49,6 +52,8 @@ class Outdated(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     age_us: int | None = None
     known_us: int | None = None
+    spares_parents: bool = False
+    """Whether to spare the parents of unfinished jobs, which may read their results."""
 
     def before(self, now_us: int) -> int:
         """The latest instant at which they finished."""
@@ -95,13 +100,25 @@ class Records(ABC):
         first `SHOWN_WAITERS` are listed, by priority, due time and id.
         """
 
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        """The jobs that a job waits for, and the first `limit` of those that wait for it. A parent whose record was
+        deleted is left out. An engine without dependencies has none.
+        """
+        return Relatives()
+
     @abstractmethod
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
-        """Cancel a waiting job at once; ask for a running one to be cancelled by its worker."""
+        """Cancel a waiting job at once; ask for a running one to be cancelled by its worker. The children of a job that
+        is cancelled follow their policies, as for every other end of a job.
+        """
 
     @abstractmethod
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
-        """Requeue a dead or cancelled job. Its attempts and crashes are reset, and its history is retained."""
+        """Requeue a dead or cancelled job. Its attempts and crashes are reset, and its history is retained.
+
+        It no longer waits for parents that have failed, only for unfinished ones. Children that were cancelled because
+        it failed are blocked again.
+        """
 
     @abstractmethod
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
@@ -142,7 +159,7 @@ class Records(ABC):
         for state, seconds in retained_s.items():
             # A record that was retained for an hour needs no tombstone.
             known_us = duration_us(max(seconds, TOMBSTONE_S))
-            outdated = Outdated(state=state, age_us=duration_us(seconds), known_us=known_us)
+            outdated = Outdated(state=state, age_us=duration_us(seconds), known_us=known_us, spares_parents=True)
             deleted += until_done(lambda: self.delete(outdated))  # noqa: B023 - called at once
         until_done(self.delete_tombstones)
         until_done(self.delete_unused)

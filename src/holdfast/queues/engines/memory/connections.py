@@ -5,7 +5,7 @@ workers would share a database.
 import heapq
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -19,11 +19,13 @@ from holdfast.queues.contract.uniques import UniqueRow
 from holdfast.values import (
     AttemptView,
     DeadReason,
+    EdgeOutcome,
     JobEnvelope,
     JobLease,
     JobState,
     JobView,
     LiveOutput,
+    OnParentFailure,
     Progress,
     QueuePause,
 )
@@ -100,7 +102,7 @@ class StoredJob:
             last_error=last_error,
             progress=self._shown_progress(),
             blocked_on=None if blocked is None else blocked.slot,
-            blocked_since=None if blocked is None else from_us(self.blocked_us),
+            blocked_since=from_us(self.blocked_us) if self.state is JobState.BLOCKED else None,
             **message_fields(self.envelope.wire),
         )
 
@@ -122,6 +124,14 @@ class StoredPlace:
     fence: int = 0
     until_us: int = 0
     since_us: int = 0
+
+
+@dataclass(slots=True)
+class StoredEdge:
+    """An edge between a parent and a child, which both of them share."""
+
+    on_failure: OnParentFailure
+    outcome: EdgeOutcome = EdgeOutcome.OPEN
 
 
 @dataclass(slots=True)
@@ -152,6 +162,11 @@ class MemoryStore:
         self.waiting: dict[str, dict[str, list[tuple[int, int, str, Waiter]]]] = {}
         """By slot and queue, a heap of blocked jobs, best first. An entry that is not in `blocked` is stale."""
         self.uniques: dict[str, UniqueRow] = {}
+        self.children: dict[JobNumber, dict[JobNumber, StoredEdge]] = {}
+        """The edges of each parent, by child; `parents` has the same ones for each child."""
+        self.parents: dict[JobNumber, dict[JobNumber, StoredEdge]] = {}
+        self.notes: dict[JobNumber, None] = {}
+        """Parents whose edges may disagree with their states, oldest first."""
         self.numbers = count(1)
         self._ready: defaultdict[tuple[str, int], list[tuple[int, str, int]]] = defaultdict(list)
         self._offers = count(1)
@@ -185,6 +200,9 @@ class MemoryStore:
                 self.blocked,
                 self.waiting,
                 self.uniques,
+                self.children,
+                self.parents,
+                self.notes,
                 self._ready,
             ):
                 stored.clear()
@@ -211,6 +229,13 @@ class MemoryStore:
 
     def is_blocked(self, record: StoredJob) -> bool:
         return record.state is JobState.BLOCKED and record.number in self.blocked
+
+    def note(self, records: Iterable[StoredJob]) -> None:
+        """Leave a note on each of these jobs that has children."""
+        self.notes |= {record.number: None for record in records if record.number in self.children}
+
+    def has_open_edge(self, record: StoredJob) -> bool:
+        return any(edge.outcome is EdgeOutcome.OPEN for edge in self.parents.get(record.number, {}).values())
 
     def view(self, record: StoredJob, now: int) -> JobView:
         """A job as users see it."""

@@ -15,7 +15,9 @@ from holdfast.queues.envelope import EnvelopeFactory
 class MemoryEngine(Engine):
     """Jobs in a `MemoryStore`."""
 
-    capabilities = Capabilities(durable=False, shared=False, transactional_enqueue=False, wakes_up=False)
+    capabilities = Capabilities(
+        durable=False, shared=False, transactional_enqueue=False, wakes_up=False, dependencies=True
+    )
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.contract.state import apply_writes
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob
+from holdfast.queues.engines.memory.edges import check_known_parents, connect, resolve_notes
 from holdfast.queues.engines.memory.slots import MemorySlots, MemoryUniques
 from holdfast.queues.engines.tables.rows import Row, dues, lease_state, leased
 from holdfast.values import (
@@ -65,8 +66,10 @@ class MemoryJobs(Jobs):
             if any(one.unique is not None for one in envelopes):
                 duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now))
                 fresh = {id: one for id, one in fresh.items() if id not in duplicates}
+            check_known_parents(self._store, fresh.values(), fresh)
             self._store.cells |= applied.cells
             self._insert(fresh, now)
+            resolve_notes(self._store, now)
             created = set(fresh)
             ids = [(one.id, duplicates.get(one.id, one.id)) for one in envelopes]
             return [Accepted(id=id, created=take_once(created, asked)) for asked, id in ids]
@@ -98,6 +101,7 @@ class MemoryJobs(Jobs):
             self._store.records[envelope.id] = record
             self._store.by_number[record.number] = record
             self._store.offer(record)
+        connect(self._store, [self._store.records[id] for id in fresh])
 
     def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
         with self._store.lock:
@@ -110,10 +114,14 @@ class MemoryJobs(Jobs):
         if record is None or not record.is_waiting:
             return False
         record.envelope, record.due_us = envelope, due_us
-        record.state = JobState.PENDING
         self._store.blocked.pop(record.number, None)
-        self._store.offer(record)
+        self._wait(record, JobState.PENDING)
         return True
+
+    def _wait(self, record: StoredJob, state: JobState) -> None:
+        """Make the job claimable, unless it waits for its parents."""
+        record.state = JobState.BLOCKED if self._store.has_open_edge(record) else state
+        self._store.offer(record)
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
@@ -141,7 +149,8 @@ class MemoryJobs(Jobs):
         with self._store.lock:
             waited_for = [name for name, queues in self._store.waiting.items() if any(queues.values())]
             rows = MemorySlots(self._store, self.clock.now_us())
-            return LockedSlots(rows, waited_for).promote() if waited_for else 0
+            promoted = LockedSlots(rows, waited_for).promote() if waited_for else 0
+            return promoted + resolve_notes(self._store, rows.now_us)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -172,7 +181,9 @@ class MemoryJobs(Jobs):
         with self._store.lock:
             now = self.clock.now_us()
             duplicates = self._check_enqueues(settlements, now)
-            return [self._settle_one(settlement, duplicates, now) for settlement in settlements]
+            answers = [self._settle_one(settlement, duplicates, now) for settlement in settlements]
+            resolve_notes(self._store, now)
+            return answers
 
     def _check_enqueues(self, settlements: Sequence[Settlement], now: int) -> Mapping[str, str]:
         """Raise, before anything changes, if a settlement that will be applied enqueues an id that belongs to a job
@@ -200,6 +211,7 @@ class MemoryJobs(Jobs):
             if settlement.record.output:
                 record.outputs.pop(record.deliveries, None)
         self._apply(record, effect, now)
+        self._store.note([record])
         if settlement.leaves:
             LockedSlots(MemorySlots(self._store, now), left_slots([settlement])).leave([settlement])
         if settlement.writes and (applied := apply_writes(settlement.writes, self._store.cells, now)):
@@ -309,6 +321,7 @@ class MemoryJobs(Jobs):
                 record.crashes += 1
                 record.owner_token = None
                 self._give_back(record, JobState.PENDING, now, now)
+            self._store.note(ended)
             return len(ended)
 
     def pause(self, queue: str, reason: str = "") -> None:

@@ -1,12 +1,13 @@
 """The contract in plain Python: reading and operating."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from holdfast.clock import Clock, duration_us, from_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import (
     IDLE_SLOT_S,
+    SHOWN_RELATIVES,
     SHOWN_WAITERS,
     TOMBSTONE_S,
     LeasePolicy,
@@ -16,16 +17,21 @@ from holdfast.queues.contract import (
     has_expired,
     history_of,
 )
-from holdfast.queues.engines.memory.connections import DeletedJob, MemoryStore, StoredJob
+from holdfast.queues.contract.slots import JobNumber
+from holdfast.queues.engines.memory.connections import DeletedJob, MemoryStore, StoredEdge, StoredJob
+from holdfast.queues.engines.memory.edges import resolve_notes
 from holdfast.queues.engines.tables.rows import is_by_finish, oldest_waits
 from holdfast.values import (
     CancelAnswer,
+    EdgeOutcome,
     JobFilter,
     JobHistory,
     JobState,
     JobView,
     Page,
     QueueWait,
+    Relative,
+    Relatives,
     ReplayAnswer,
     SlotHolder,
     SlotView,
@@ -117,6 +123,33 @@ class MemoryRecords(Records):
             ),
         )
 
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        with self._store.lock:
+            record = self._store.records.get(job_id)
+            if record is None:
+                return Relatives()
+            parents = self._store.parents.get(record.number, {})
+            children = self._store.children.get(record.number, {})
+            return Relatives(
+                parents=self._relatives(parents, limit),
+                children=self._relatives(children, limit),
+                open_parents=sum(edge.outcome is EdgeOutcome.OPEN for edge in parents.values()),
+                child_count=len(children),
+            )
+
+    def _relatives(self, edges: Mapping[JobNumber, StoredEdge], limit: int) -> tuple[Relative, ...]:
+        records = [record for number in edges if (record := self._store.by_number.get(number)) is not None]
+        now = self._clock.now_us()
+        return tuple(
+            Relative(
+                job_id=one.envelope.id,
+                state=self._store.view(one, now).state,
+                on_failure=edges[one.number].on_failure,
+                outcome=edges[one.number].outcome,
+            )
+            for one in sorted(records, key=lambda record: record.number)[:limit]
+        )
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         with self._store.lock:
             record = self._store.records.get(job_id)
@@ -130,6 +163,8 @@ class MemoryRecords(Records):
                 return CancelAnswer.TOO_LATE
             record.cancel_reason = reason
             record.finish(JobState.CANCELLED, self._clock.now_us())
+            self._store.note([record])
+            resolve_notes(self._store, self._clock.now_us())
             return CancelAnswer.CANCELLED
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
@@ -142,14 +177,23 @@ class MemoryRecords(Records):
             too_late = record.expired or has_expired(record.envelope.wire, self._clock.now_us())
             if too_late and not ignore_expiry and not record.ignore_expiry:
                 return ReplayAnswer.EXPIRED
-            record.state = JobState.PENDING
+            self._disregard_failed_parents(record)
+            record.state = JobState.BLOCKED if self._store.has_open_edge(record) else JobState.PENDING
             record.attempts = record.crashes = 0
             record.due_us = self._clock.now_us()
             record.dead_reason = record.cancel_reason = record.finished_us = None
             record.expired = False
             record.ignore_expiry = record.ignore_expiry or ignore_expiry
             self._store.offer(record)
+            self._store.note([record])
+            resolve_notes(self._store, self._clock.now_us())
             return ReplayAnswer.REPLAYED
+
+    def _disregard_failed_parents(self, record: StoredJob) -> None:
+        """Let the job run although these parents have failed: somebody has asked for it."""
+        for edge in self._store.parents.get(record.number, {}).values():
+            if edge.outcome is EdgeOutcome.CANCELLED:
+                edge.outcome = EdgeOutcome.MET
 
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         chosen = check_purge(states)
@@ -158,6 +202,7 @@ class MemoryRecords(Records):
             if record is None or record.state not in chosen:
                 return False
             self._delete(record, self._clock.now_us() + duration_us(TOMBSTONE_S))
+            resolve_notes(self._store, self._clock.now_us())
             return True
 
     def delete(self, outdated: Outdated) -> int:
@@ -170,10 +215,18 @@ class MemoryRecords(Records):
                 and record.finished_us <= outdated.before(now)
                 and record.state is outdated.state
                 and outdated.queue in (None, record.envelope.queue)
+                and not (outdated.spares_parents and self._has_open_child(record))
             ]
             for record, finished_us in old:
                 self._delete(record, outdated.known_until(finished_us, now))
+            resolve_notes(self._store, now)
             return len(old)
+
+    def _has_open_child(self, record: StoredJob) -> bool:
+        return any(
+            child in self._store.by_number and not self._store.by_number[child].state.is_final
+            for child in self._store.children.get(record.number, ())
+        )
 
     def delete_tombstones(self) -> int:
         with self._store.lock:
@@ -218,6 +271,9 @@ class MemoryRecords(Records):
         del self._store.records[record.envelope.id]
         del self._store.by_number[record.number]
         self._store.blocked.pop(record.number, None)
+        self._store.note([record])
+        for parent in self._store.parents.pop(record.number, {}):
+            del self._store.children[parent][record.number]
         self._store.tombstones[record.envelope.id] = DeletedJob(content_digest(record.envelope.wire), until_us)
 
 

@@ -69,6 +69,7 @@ class MemorySlots(SlotRows):
             if record.cancel_request is not None:
                 record.cancel_reason = record.cancel_request
                 record.finish(JobState.CANCELLED, self.now_us)
+                self._store.note([record])
                 continue
             record.state = JobState.BLOCKED
             record.blocked_us = self.now_us

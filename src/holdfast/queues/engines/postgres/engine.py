@@ -13,7 +13,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 class PostgresEngine(Engine):
     """Jobs, records and shared state in their own schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=True)
+    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=True, dependencies=True)
 
     def __init__(
         self,

@@ -39,8 +39,9 @@ from holdfast.queues.engines.postgres.connections import (
     limits,
     sent_together,
 )
+from holdfast.queues.engines.postgres.edges import NOTE_ENDED, connect, note, resolve_notes, resolve_soon
 from holdfast.queues.engines.postgres.records import drop_records
-from holdfast.queues.engines.postgres.slots import FREE_PLACES, FREE_SLOTS, PostgresSlots, PostgresUniques
+from holdfast.queues.engines.postgres.slots import FREE_SLOTS, UNDONE, PostgresSlots, PostgresUniques
 from holdfast.queues.engines.postgres.state import write_cells
 from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.postgres.transactions import PostgresCaller, PostgresTransaction
@@ -59,7 +60,17 @@ from holdfast.queues.engines.tables.rows import (
     reap_query,
     session_query,
 )
-from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING, WAITING
+from holdfast.queues.engines.tables.states import (
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    DEAD,
+    EDGE_OPEN,
+    FAILED,
+    FORGOTTEN,
+    PROCESSING,
+    WAITING,
+)
 from holdfast.values import (
     Accepted,
     Ack,
@@ -108,17 +119,28 @@ INSERT: Final = f"""
     )
     SELECT id FROM new"""
 
+# Jobs with parents are blocked from the start.
+INSERT_WITH_CHILDREN: Final = INSERT.replace(
+    "(seq, due_at, priority, id, queue) SELECT * FROM new",
+    f"""(seq, due_at, priority, id, queue, state)
+        SELECT new.*, CASE WHEN id IN (SELECT unnest(:children::text[])) THEN {BLOCKED} ELSE {WAITING} END FROM new""",
+)
+
 INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
 
-# A row in `blocked` remains as a stale row, because it would have to be locked before the job.
+# A row in `blocked` remains as a stale row, because it would have to be locked before the job. Only a blocked job can
+# have an open edge: if the job was released while this statement waited for its lock, the edges are read as they were.
 RESCHEDULE: Final = f"""
     WITH {NOW_IS}, {_GIVEN}, chosen AS MATERIALIZED (
-        SELECT o.seq, given.*,{_DUE} AS due_at
+        SELECT o.seq, o.state, given.*,{_DUE} AS due_at
         FROM given JOIN holdfast.jobs AS j ON j.id = given.id JOIN holdfast.open_jobs AS o ON o.seq = j.seq
         WHERE o.state <> {PROCESSING} ORDER BY o.seq FOR UPDATE OF o
     ), moved AS (
         UPDATE holdfast.open_jobs AS o
-        SET state = {WAITING}, due_at = chosen.due_at, priority = chosen.priority, queue = chosen.queue
+        SET state = CASE WHEN chosen.state = {BLOCKED} AND EXISTS (
+                SELECT 1 FROM holdfast.edges AS e WHERE e.child = chosen.seq AND e.outcome = {EDGE_OPEN}
+            ) THEN {BLOCKED} ELSE {WAITING} END,
+            due_at = chosen.due_at, priority = chosen.priority, queue = chosen.queue
         FROM chosen WHERE o.seq = chosen.seq
     ), written AS (
         UPDATE holdfast.jobs AS j
@@ -337,7 +359,7 @@ REAP: Final = f"""
             outcome = excluded.outcome, started_at = excluded.started_at, ended_at = excluded.ended_at,
             error_type = excluded.error_type, error_message = excluded.error_message
     )
-    SELECT queue, count(*) FROM held GROUP BY queue"""
+    SELECT queue, count(*), array_agg(seq) FILTER (WHERE next_state >= {COMPLETED}) FROM held GROUP BY queue"""
 
 PAUSE: Final = f"""
     WITH {NOW_IS} INSERT INTO holdfast.pauses (queue, reason, since) VALUES (:queue, :reason, {NOW})
@@ -363,7 +385,8 @@ class PostgresJobs(Jobs):
             with PostgresCaller(tx, self._connections) as connection:
                 # A worker that was woken a moment ago may poll before this transaction is committed.
                 return self._accept(connection, envelopes, (), self._announcements.announce_now)
-        is_plain = len(envelopes) == 1 and not writes and envelopes[0].unique is None
+        has_children = any(one.after for one in envelopes)
+        is_plain = len(envelopes) == 1 and not writes and envelopes[0].unique is None and not has_children
         if is_plain and (accepted := self._insert_one(envelopes[0])):
             return accepted
         transact = self._connections.transact
@@ -371,7 +394,10 @@ class PostgresJobs(Jobs):
             transact = self._connections.converse
         elif any(one.unique is not None for one in envelopes):
             transact = self._connections.transact_briefly
-        return transact(lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce))
+        answers = transact(lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce))
+        if has_children:
+            resolve_soon(self._connections, self._announcements)
+        return answers
 
     def _accept(
         self,
@@ -424,6 +450,8 @@ class PostgresJobs(Jobs):
             # An id may have become free since, or its job was deleted: insert it now, unless another process just did.
             missing = [one for one in missing if one.id not in known]
             new |= self._insert_new(connection, missing) if missing else set()
+        if children := {one.id: one for one in envelopes if one.after and one.id in new}:
+            connect(connection, self._connections, list(children.values()))
         announce(connection, _at_once(one for one in envelopes if one.id in new))
         return [take_once(new, one.id) for one in envelopes]
 
@@ -432,9 +460,11 @@ class PostgresJobs(Jobs):
         new: set[str] = set()
         # In parts, because a server busy with too many rows would seem to have stopped responding.
         for start in range(0, len(envelopes), INSERTS_AT_ONCE):
-            query = _inserts(envelopes[start : start + INSERTS_AT_ONCE])
-            query["number"] = len(envelopes) - start
-            new.update(id for (id,) in connection.execute(self._sql(INSERT), query, binary=True).fetchall())
+            part = envelopes[start : start + INSERTS_AT_ONCE]
+            children = [one.id for one in part if one.after]
+            query = _inserts(part) | {"number": len(envelopes) - start, "children": children}
+            statement = INSERT_WITH_CHILDREN if children else INSERT
+            new.update(id for (id,) in connection.execute(self._sql(statement), query, binary=True).fetchall())
         return new
 
     def _known(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> set[str]:
@@ -472,7 +502,7 @@ class PostgresJobs(Jobs):
         return [one.id in changed for one in envelopes]
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return PostgresTransaction(self._connections, self._settle_in, job_id, delivery)
+        return PostgresTransaction(self._connections, self._announcements, self._settle_in, job_id, delivery)
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Claim in one round trip. A claim that finds nothing writes nothing to the server's log."""
@@ -503,7 +533,8 @@ class PostgresJobs(Jobs):
         )
 
     def repair(self) -> int:
-        names = [name for (name,) in self._connections.rows(FREE_PLACES, {"limit": REPAIRS_AT_ONCE})]
+        found = [name for (name,) in self._connections.rows(UNDONE, {"limit": REPAIRS_AT_ONCE})]
+        names = [name for name in found if name is not None]
 
         def promote(connection: Connection) -> int:
             # The next call repairs a slot that is locked now: this one waits for no other process.
@@ -511,7 +542,9 @@ class PostgresJobs(Jobs):
             free = [name for (name,) in connection.execute(self._sql(FREE_SLOTS), query).fetchall()]
             return self._lock_slots(connection, free).promote() if free else 0
 
-        return self._connections.transact_briefly(promote) if names else 0
+        promoted = self._connections.transact_briefly(promote) if names else 0
+        has_notes = len(found) > len(names)
+        return promoted + (resolve_notes(self._connections, self._announcements) if has_notes else 0)
 
     def _lock_slots(self, connection: Connection, names: Iterable[str]) -> LockedSlots:
         """Lock these slots, before anything else in the transaction is locked."""
@@ -569,11 +602,13 @@ class PostgresJobs(Jobs):
         left = left_slots(settlements)
         carries = any(extras_of(settlements)) or bool(left)
 
-        def both(connection: Connection) -> tuple[list[bool], list[Row]]:
+        def both(connection: Connection) -> tuple[list[bool], list[Row], bool]:
             with conversation(connection) if carries else connection.pipeline():
                 connection.execute(PLAN_ONCE, prepare=True)
                 locked = self._lock_slots(connection, left) if left else None
                 sent = self._send(connection, settlements)
+                # In a new statement, when the jobs are locked: it finds the edges that were committed until then.
+                noted = connection.execute(self._sql(NOTE_ENDED), _numbers_of(settlements), prepare=True)
                 applied = None
                 if carries:
                     applied = _applied(sent)
@@ -587,9 +622,9 @@ class PostgresJobs(Jobs):
                     is_new or self._settled_before(connection, one)
                     for one, is_new in zip(settlements, answers, strict=True)
                 ]
-            return answers, [] if claimed is None else claimed.fetchall()
+            return answers, [] if claimed is None else claimed.fetchall(), noted.rowcount > 0
 
-        def leaving(connection: Connection) -> tuple[list[bool], list[Row]]:
+        def leaving(connection: Connection) -> tuple[list[bool], list[Row], bool]:
             try:
                 return both(connection)
             except psycopg.errors.LockNotAvailable:
@@ -598,7 +633,10 @@ class PostgresJobs(Jobs):
                 left.clear()
                 raise
 
-        return self._connections.run(leaving)
+        answers, rows, has_notes = self._connections.run(leaving)
+        if has_notes or _has_children(settlements):
+            resolve_soon(self._connections, self._announcements)
+        return answers, rows
 
     def _send(self, connection: Connection, settlements: Sequence[Settlement]) -> list[_Sent]:
         """Send them in order; plain acknowledgements of one claim, which are nearly all, share one statement."""
@@ -632,15 +670,17 @@ class PostgresJobs(Jobs):
         writes, enqueues = extras_of(new)
         self._accept(connection, enqueues, writes, self._announcements.announce)
 
-    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
-        """Settle in the open transaction. Returns which settlements were applied."""
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> tuple[list[bool], bool]:
+        """Settle in the open transaction. Returns which settlements were applied, and whether notes were left."""
         left = left_slots(settlements)
         with sent_together(connection):
             connection.execute(limits(LAST_LOCK_TIMEOUT_S))
             locked = self._lock_slots(connection, left) if left else None
-            applied = _applied(self._send(connection, settlements))
+            sent = self._send(connection, settlements)
+            noted = connection.execute(self._sql(NOTE_ENDED), _numbers_of(settlements))
+            applied = _applied(sent)
             self._carry(connection, settlements, applied, locked)
-        return applied
+        return applied, noted.rowcount > 0 or _has_children(settlements)
 
     def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:
         seq, delivery, token, verdict = end_key(settlement)
@@ -693,13 +733,20 @@ class PostgresJobs(Jobs):
         def clamp(connection: Connection) -> int:
             return connection.execute(self._sql(CLAMP), query).rowcount
 
+        noted: list[bool] = []
+
         def reap(connection: Connection) -> int:
             reaped = connection.execute(self._sql(REAP), query).fetchall()
-            self._announcements.announce(connection, [name for name, _ in reaped])
-            return sum(number for _, number in reaped)
+            ended = [seq for *_, seqs in reaped for seq in seqs or ()]
+            noted.append(note(connection, self._sql, NOTE_ENDED, ended))
+            self._announcements.announce(connection, [name for name, *_ in reaped])
+            return sum(number for _, number, _ in reaped)
 
         until_done(lambda: self._connections.run(clamp))
-        return until_done(lambda: self._connections.transact(reap))
+        number = until_done(lambda: self._connections.transact(reap))
+        if any(noted):
+            resolve_soon(self._connections, self._announcements)
+        return number
 
     def pause(self, queue: str, reason: str = "") -> None:
         query = {"queue": queue, "reason": reason}
@@ -740,8 +787,8 @@ def _inserts(envelopes: Sequence[JobEnvelope]) -> dict[str, Any]:
 
 
 def _at_once(envelopes: Iterable[JobEnvelope]) -> set[str]:
-    """The queues of the jobs that are due immediately."""
-    return {one.queue for one in envelopes if one.delay <= 0 and one.run_at is None}
+    """The queues of the jobs that can be claimed immediately."""
+    return {one.queue for one in envelopes if one.delay <= 0 and one.run_at is None and not one.after}
 
 
 def _storable(name: str, value: str) -> str | bytes:
@@ -754,6 +801,15 @@ def _plain_token(settlement: Settlement) -> str | None:
     record = settlement.record
     is_plain = type(settlement) is Ack and record is not None and record.is_plain_success
     return settlement.lease.owner_token if is_plain else None
+
+
+def _has_children(settlements: Iterable[Settlement]) -> bool:
+    """Whether one of them enqueues a job that has parents."""
+    return any(one.after for settlement in settlements for one in settlement.enqueues)
+
+
+def _numbers_of(settlements: Iterable[Settlement]) -> dict[str, Any]:
+    return {"seqs": numbers({one.lease.token: None for one in settlements})}
 
 
 def _is_due_again(settlement: Settlement) -> bool:

@@ -1,13 +1,14 @@
 """Reading and operating the records that `jobs.py` writes in PostgreSQL."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.clock import duration_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import (
     IDLE_SLOT_S,
     PRUNE_BATCH,
+    SHOWN_RELATIVES,
     SHOWN_WAITERS,
     TOMBSTONE_S,
     LeasePolicy,
@@ -18,6 +19,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.edges import NOTE, NOTE_ENDED, WAIT_AGAIN, note, resolve_soon
 from holdfast.queues.engines.postgres.slots import IS_TAKEN, MAY_BE_TAKEN
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import (
@@ -29,6 +31,7 @@ from holdfast.queues.engines.tables.rows import (
     not_replayed,
     oldest_waits,
     page,
+    relatives,
     slot_views,
     view,
 )
@@ -37,6 +40,7 @@ from holdfast.queues.engines.tables.states import (
     CANCELLED,
     CODES,
     DEAD,
+    EDGE_OPEN,
     FAILED,
     FORGOTTEN,
     PROCESSING,
@@ -51,9 +55,12 @@ from holdfast.values import (
     Outcome,
     Page,
     QueueWait,
+    Relatives,
     ReplayAnswer,
     SlotView,
 )
+
+T = TypeVar("T")
 
 FORGET: Final = f"""
     UPDATE holdfast.ended_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
@@ -63,6 +70,7 @@ DROP_MESSAGE: Final = "UPDATE holdfast.jobs SET wire = '' WHERE seq = :seq"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast.attempts WHERE seq = ANY (:seqs::bigint[])"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast.progress WHERE seq = ANY (:seqs::bigint[])"
 DELETE_OUTPUTS: Final = "DELETE FROM holdfast.live_output WHERE seq = ANY (:seqs::bigint[])"
+DELETE_EDGES: Final = "DELETE FROM holdfast.edges WHERE child = ANY (:seqs::bigint[])"
 DELETE_ENDED: Final = "DELETE FROM holdfast.ended_jobs WHERE seq = ANY (:seqs::bigint[])"
 DELETE_JOB: Final = "DELETE FROM holdfast.jobs WHERE seq = ANY (:seqs::bigint[])"
 
@@ -71,6 +79,9 @@ FINISHED_BEFORE: Final = f"""
     SELECT seq, finished_at, {NOW} FROM holdfast.ended_jobs
     WHERE state = :state AND (:age::bigint IS NULL OR finished_at <= {NOW} - :age::bigint)
         AND (:queue::text IS NULL OR queue = :queue)
+        AND NOT (:spares_parents AND EXISTS (
+            SELECT 1 FROM holdfast.edges AS e JOIN holdfast.open_jobs AS o ON o.seq = e.child
+            WHERE e.parent = ended_jobs.seq))
     ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
 
 MESSAGE: Final = "SELECT wire FROM holdfast.jobs WHERE seq = :seq"
@@ -109,7 +120,7 @@ _PROGRESS: Final = f"""
 OPEN: Final = f"""
     SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
         NULL::bigint, s.lease_until, NULL, NULL, s.cancel_request, s.last_error, p.done, p.total, p.message, p.at,
-        b.slot, b.since, {NOW}
+        b.slot, coalesce(b.since, CASE WHEN s.state = {BLOCKED} THEN j.accepted_at END), {NOW}
     FROM holdfast.open_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}
     LEFT JOIN holdfast.blocked AS b ON b.seq = s.seq AND s.state = {BLOCKED}"""
 
@@ -194,6 +205,22 @@ LOCK_IDLE_SLOTS: Final = f"""
 DELETE_SLOTS: Final = f"""
     WITH {NOW_IS} DELETE FROM holdfast.slots AS s WHERE s.name = ANY (:names::text[]) AND {_IS_IDLE}"""
 
+# Of these edges, the jobs at the other end.
+_RELATIVES: Final = f"""
+    SELECT j.id, coalesce(o.state, d.state), o.due_at > {NOW}, e.policy, e.outcome
+    FROM holdfast.edges AS e JOIN holdfast.jobs AS j ON j.seq = e.{{relative}}
+    LEFT JOIN holdfast.open_jobs AS o ON o.seq = j.seq LEFT JOIN holdfast.ended_jobs AS d ON d.seq = j.seq
+    WHERE e.{{job}} = (SELECT seq FROM holdfast.jobs WHERE id = :id)
+        AND coalesce(o.state, d.state, {FORGOTTEN}) < {FORGOTTEN}
+    ORDER BY j.seq LIMIT :limit"""
+PARENTS: Final = f"WITH {NOW_IS} {_RELATIVES.format(relative='parent', job='child')}"
+CHILDREN: Final = f"WITH {NOW_IS} {_RELATIVES.format(relative='child', job='parent')}"
+
+NUMBER_OF_RELATIVES: Final = f"""
+    SELECT (SELECT count(*) FROM holdfast.edges AS e WHERE e.child = j.seq AND e.outcome = {EDGE_OPEN}),
+        (SELECT count(*) FROM holdfast.edges AS e WHERE e.parent = j.seq)
+    FROM holdfast.jobs AS j WHERE j.id = :id"""
+
 STATE_OF: Final = """
     SELECT coalesce(o.state, e.state) FROM holdfast.jobs AS j
     LEFT JOIN holdfast.open_jobs AS o ON o.seq = j.seq LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
@@ -215,11 +242,14 @@ CANCEL_WAITING: Final = f"""
     INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
         state, finished_at, cancel_reason)
     SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, {CANCELLED}, {NOW}, :reason
-    FROM waiting ON CONFLICT (seq) DO NOTHING"""
+    FROM waiting ON CONFLICT (seq) DO NOTHING RETURNING seq"""
 # A second request without a reason leaves the first reason as it is.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast.open_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
     WHERE {_OF_ID} AND state = {PROCESSING}"""
+
+# A transaction that turns the edges of the job holds this lock: see `edges.py`.
+LOCK_CHILD: Final = "SELECT 1 FROM holdfast.jobs WHERE id = :id FOR UPDATE"
 
 MESSAGE_OF: Final = f"""
     WITH {NOW_IS}
@@ -235,7 +265,7 @@ REPLAY: Final = f"""
         last_error)
     SELECT j.seq, j.id, j.priority, j.queue, {NOW}, 0, 0, over.deliveries, over.ignore_expiry OR :ignore_expiry,
         over.last_error
-    FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq ON CONFLICT (seq) DO NOTHING RETURNING queue"""
+    FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq ON CONFLICT (seq) DO NOTHING RETURNING seq, queue"""
 
 CONDITIONS: Final = {
     "queue": "s.queue = :queue",
@@ -310,31 +340,44 @@ class PostgresRecords(Records):
 
         return self._connections.transact(read)
 
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        query = {"id": job_id, "limit": limit}
+
+        def read(connection: Connection) -> Relatives:
+            statements = (PARENTS, CHILDREN, NUMBER_OF_RELATIVES)
+            return relatives(*(connection.execute(self._sql(statement), query).fetchall() for statement in statements))
+
+        return self._connections.transact(read)
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
-        def change(connection: Connection) -> CancelAnswer:
+        def change(connection: Connection) -> tuple[CancelAnswer, bool]:
             query = {"id": job_id, "reason": reason}
             connection.execute(self._sql(HOLD_STILL), query)
-            if connection.execute(self._sql(CANCEL_WAITING), query).rowcount:
-                return CancelAnswer.CANCELLED
+            if cancelled := connection.execute(self._sql(CANCEL_WAITING), query).fetchone():
+                return CancelAnswer.CANCELLED, note(connection, self._sql, NOTE_ENDED, cancelled)
             if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
-                return CancelAnswer.REQUESTED
-            return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
+                return CancelAnswer.REQUESTED, False
+            is_unknown = self._state(connection, job_id) is None
+            return CancelAnswer.UNKNOWN if is_unknown else CancelAnswer.TOO_LATE, False
 
-        return self._connections.transact(change)
+        return self._transact_noting(change)
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
-        def change(connection: Connection) -> ReplayAnswer:
+        def change(connection: Connection) -> tuple[ReplayAnswer, bool]:
+            connection.execute(self._sql(LOCK_CHILD), {"id": job_id})
             message = connection.execute(self._sql(MESSAGE_OF), {"id": job_id}).fetchone()
             if message is not None and not ignore_expiry and has_expired(*message):
-                return ReplayAnswer.EXPIRED
+                return ReplayAnswer.EXPIRED, False
             query = {"id": job_id, "ignore_expiry": ignore_expiry}
             replayed = connection.execute(self._sql(REPLAY), query).fetchone()
-            if replayed is not None:
-                self._announcements.announce(connection, replayed)
-                return ReplayAnswer.REPLAYED
-            return not_replayed(self._state(connection, job_id))
+            if replayed is None:
+                return not_replayed(self._state(connection, job_id)), False
+            seq, queue = replayed
+            connection.execute(self._sql(WAIT_AGAIN), {"seq": seq})
+            self._announcements.announce(connection, [queue])
+            return ReplayAnswer.REPLAYED, note(connection, self._sql, NOTE, [seq])
 
-        return self._connections.transact(change)
+        return self._transact_noting(change)
 
     def _state(self, connection: Connection, job_id: str) -> JobState | None:
         row = connection.execute(self._sql(STATE_OF), {"id": job_id}).fetchone()
@@ -343,27 +386,35 @@ class PostgresRecords(Records):
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         query = {"id": job_id, "states": numbers(CODES[state] for state in check_purge(states))}
 
-        def change(connection: Connection) -> bool:
+        def change(connection: Connection) -> tuple[bool, bool]:
             row = connection.execute(self._sql(LOCK_ENDED), query).fetchone()
             if row is None:
-                return False
+                return False, False
             self._leave_tombstones(connection, [(row[0], row[1] + duration_us(TOMBSTONE_S))])
-            return True
+            return True, note(connection, self._sql, NOTE_ENDED, row[:1])
 
-        return self._connections.transact(change)
+        return self._transact_noting(change)
 
     def delete(self, outdated: Outdated) -> int:
         query = {"state": CODES[outdated.state], "queue": outdated.queue, "age": outdated.age_us, "limit": PRUNE_BATCH}
+        query["spares_parents"] = outdated.spares_parents
 
-        def delete(connection: Connection) -> int:
+        def delete(connection: Connection) -> tuple[int, bool]:
             found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
             if found:
                 stones, rest = outdated.parted([row[:-1] for row in found], found[0][-1])
                 self._leave_tombstones(connection, stones)
                 drop_records(connection, self._sql, rest)
-            return len(found)
+            return len(found), note(connection, self._sql, NOTE_ENDED, [row[0] for row in found])
 
-        return self._connections.transact(delete)
+        return self._transact_noting(delete)
+
+    def _transact_noting(self, work: Callable[[Connection], tuple[T, bool]]) -> T:
+        """Run `work(connection)` in a transaction. If it left a note, which it also returns, resolve it."""
+        answer, has_notes = self._connections.transact(work)
+        if has_notes:
+            resolve_soon(self._connections, self._announcements)
+        return answer
 
     def delete_tombstones(self) -> int:
         def drop(connection: Connection) -> int:
@@ -401,7 +452,7 @@ class PostgresRecords(Records):
             connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
             connection.execute(self._sql(DROP_MESSAGE), {"seq": seq})
         seqs = numbers(seq for seq, _ in stones)
-        for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+        for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS, DELETE_EDGES):
             connection.execute(self._sql(statement), {"seqs": seqs})
 
     def _sql(self, statement: str) -> bytes:
@@ -410,7 +461,7 @@ class PostgresRecords(Records):
 
 def drop_records(connection: PostgresStatements, sql: Callable[[str], bytes], seqs: Sequence[int]) -> None:
     """Delete everything stored about these jobs, `ended_jobs` first: all transactions lock in this order."""
-    for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+    for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS, DELETE_EDGES):
         connection.execute(sql(statement), {"seqs": numbers(seqs)})
 
 

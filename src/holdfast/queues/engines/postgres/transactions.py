@@ -11,7 +11,9 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from holdfast.errors import TransactionRefused
+from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.edges import resolve_soon
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, Rows
 from holdfast.queues.engines.tables.rows import Row
 from holdfast.queues.engines.tables.states import PROCESSING
@@ -84,11 +86,13 @@ class PostgresTransaction(HandlersTransaction):
     def __init__(
         self,
         connections: PostgresConnections,
-        settle: Callable[[Connection, Sequence[Settlement]], list[bool]],
+        announcements: Announcements,
+        settle: Callable[[Connection, Sequence[Settlement]], tuple[list[bool], bool]],
         job_id: str,
         delivery: int,
     ) -> None:
         self._connections = connections
+        self._announcements = announcements
         self._settle = settle
         self._open = ExitStack()
         self.connection: Connection = connections.lend()
@@ -111,9 +115,11 @@ class PostgresTransaction(HandlersTransaction):
     def _commit(self, ack: Ack) -> bool:
         with self._connections.translating(self.connection):
             self.connection.row_factory = tuple_row
-            [is_held] = self._settle(self.connection, [ack])
+            [is_held], has_notes = self._settle(self.connection, [ack])
             if is_held:
                 self._open.close()
+        if is_held and has_notes:
+            resolve_soon(self._connections, self._announcements)
         return is_held
 
     def roll_back(self) -> None:

@@ -4,9 +4,12 @@ A strict table refuses to update a row that holds a value of the wrong type, so 
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from holdfast.queues.contract.slots import JobNumber
+from holdfast.queues.engines.sqlite.connections import as_json
+from holdfast.queues.engines.sqlite.notes import note_ended
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.states import DEAD
 
@@ -50,3 +53,18 @@ def dead_letter(
     log = logging.getLogger("holdfast.sqlite")
     log.error("job number %d was dead-lettered: its record is damaged: %s", seq, problem)
     connection.execute(sql(DEAD_LETTER), {"seq": seq, "now": now, "problem": f"DamagedRecord: {problem}"})
+    note_ended(connection, sql, [seq])
+
+
+def change_jobs(
+    connection: SqliteStatements, sql: Callable[[str], str], statement: str, numbers: Sequence[JobNumber], now: int
+) -> set[JobNumber]:
+    """Change these jobs and return those that were changed. A damaged record is dead-lettered instead."""
+    try:
+        rows = connection.execute(sql(statement), {"seqs": as_json(numbers), "now": now}).fetchall()
+    except sqlite3.IntegrityError as problem:
+        if len(numbers) > 1:
+            return {seq for number in numbers for seq in change_jobs(connection, sql, statement, [number], now)}
+        dead_letter(connection, sql, int(numbers[0]), now, problem)
+        return set()
+    return {seq for (seq,) in rows}

@@ -14,7 +14,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 class SqliteEngine(Engine):
     """Jobs, records and shared state in an SQLite file."""
 
-    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=True)
+    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=True, dependencies=True)
 
     def __init__(
         self,

@@ -24,11 +24,15 @@ from holdfast.queues.contract import (
     extras_of,
     find_duplicates,
     left_slots,
+    resolve,
+    resolve_all,
     slot_names,
     take_once,
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.sqlite.damage import REPAIR, dead_letter
+from holdfast.queues.engines.sqlite.edges import SqliteEdges, connect
+from holdfast.queues.engines.sqlite.notes import note_ended
 from holdfast.queues.engines.sqlite.records import DELETE_JOB
 from holdfast.queues.engines.sqlite.slots import STOP_WAITING, TO_REPAIR, SqliteSlots, SqliteUniques
 from holdfast.queues.engines.sqlite.state import write_cells
@@ -57,6 +61,7 @@ from holdfast.queues.engines.tables.states import (
     CANCELLED,
     COMPLETED,
     DEAD,
+    EDGE_OPEN,
     FAILED,
     FORGOTTEN,
     PROCESSING,
@@ -109,7 +114,10 @@ INSERT_MESSAGES: Final = f"""
 DELETE_FROM: Final = "DELETE FROM holdfast_jobs WHERE seq >= ? AND seq < ?"
 
 # A larger number was not assigned by Holdfast, and no other could follow it.
-NEXT_SEQ: Final = f"SELECT coalesce(max(seq), 0) + 1 FROM holdfast_jobs WHERE seq < {2**62}"
+# The number of a deleted parent stays unused for as long as it has edges.
+NEXT_SEQ: Final = f"""
+    SELECT max((SELECT coalesce(max(seq), 0) FROM holdfast_jobs WHERE seq < {2**62}),
+               (SELECT CAST(coalesce(max(parent), 0) AS INTEGER) FROM holdfast_edges WHERE parent < {2**62})) + 1"""
 
 KNOWN: Final = """
     SELECT seq, state, CAST(coalesce(finished_at, 0) AS INTEGER), digest,
@@ -118,7 +126,9 @@ KNOWN: Final = """
 
 RESCHEDULE: Final = f"""
     UPDATE holdfast_jobs
-    SET state = {WAITING}, queue = :queue, job = :job, priority = :priority, trace_id = :trace_id, due_at = :due
+    SET state = CASE WHEN EXISTS (SELECT 1 FROM holdfast_edges AS e WHERE e.child = seq AND e.outcome = {EDGE_OPEN})
+                     THEN {BLOCKED} ELSE {WAITING} END,
+        queue = :queue, job = :job, priority = :priority, trace_id = :trace_id, due_at = :due
     WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})
     RETURNING seq"""
 
@@ -313,7 +323,10 @@ class SqliteJobs(Jobs):
     ) -> list[Accepted]:
         if writes and write_cells(connection, self._sql, writes, now) is None:
             raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
-        return self._store(connection, envelopes, now) if envelopes else []
+        accepted = self._store(connection, envelopes, now) if envelopes else []
+        if any(one.after for one in envelopes):
+            resolve(SqliteEdges(connection, self._sql, now))
+        return accepted
 
     def _store(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[Accepted]:
         """Insert these jobs, except for those whose unique key another job has."""
@@ -363,6 +376,13 @@ class SqliteJobs(Jobs):
         return SqliteTransaction(self._file, self.clock, self._settle, job_id, delivery)
 
     def _insert(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
+        """Insert these jobs, and the edges of those that are new."""
+        created = self._insert_all(connection, envelopes, now)
+        if children := [one for one, is_new in zip(envelopes, created, strict=True) if is_new and one.after]:
+            connect(connection, self._sql, children)
+        return created
+
+    def _insert_all(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
         """Insert all at once; only if an id is already known, insert them one by one."""
         sql = self._sql
         start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
@@ -454,15 +474,22 @@ class SqliteJobs(Jobs):
 
     def repair(self) -> int:
         """Read before locking: most calls find nothing, and should not wait for other writers."""
-        found = self._file.rows(TO_REPAIR, {"now": self.clock.now_us(), "limit": SLOTS_AT_ONCE})
-        names = [name for (name,) in found]
+        found = [name for (name,) in self._file.rows(TO_REPAIR, {"now": self.clock.now_us(), "limit": SLOTS_AT_ONCE})]
+        names = [name for name in found if name is not None]
 
         def promote(connection: sqlite3.Connection, now: int) -> int:
             rows = SqliteSlots(connection, self._sql, now)
             rows.free_dead(names)
             return LockedSlots(rows, names).promote()
 
-        return self._file.transact(promote) if names else 0
+        promoted = self._file.transact(promote) if names else 0
+        return promoted + (self._resolve_all() if None in found else 0)
+
+    def _resolve_all(self) -> int:
+        self._file.transact(lambda connection, now: SqliteEdges(connection, self._sql, now).dismiss())
+        return resolve_all(
+            lambda: self._file.transact(lambda connection, now: resolve(SqliteEdges(connection, self._sql, now)))
+        )
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -497,7 +524,7 @@ class SqliteJobs(Jobs):
     def _settle(self, connection: SqliteStatements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
         fresh: list[bool] = []
-        left: list[Settlement] = []
+        applied: list[Settlement] = []
         for token, run in groupby(settlements, key=ack_token):
             batch = list(run)
             if token is not None:
@@ -508,14 +535,22 @@ class SqliteJobs(Jobs):
             ended = batch if all(new) else [one for one, is_new in zip(batch, new, strict=True) if is_new]
             self._insert_ends(connection, ended)
             self._apply_extras(connection, ended, now)
-            left += [one for one in ended if one.leaves]
+            applied += ended
             fresh += new
-        if left:
+        if left := [one for one in applied if one.leaves]:
             LockedSlots(SqliteSlots(connection, self._sql, now), left_slots(left)).leave(left)
+        if applied:
+            self._resolve_ended(connection, applied, now)
         if all(fresh):
             return fresh
         # A settlement that changed nothing may be a repetition, even of one in this batch: the attempts are stored.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
+
+    def _resolve_ended(self, connection: SqliteStatements, applied: Sequence[Settlement], now: int) -> None:
+        """Leave notes on the jobs that have ended, and resolve them together with those of new children."""
+        is_noted = note_ended(connection, self._sql, [one.lease.token for one in applied])
+        if is_noted or any(job.after for one in applied for job in one.enqueues):
+            resolve(SqliteEdges(connection, self._sql, now))
 
     def _apply_extras(self, connection: SqliteStatements, ended: Sequence[Settlement], now: int) -> None:
         """Apply the writes and accept the jobs of settlements that were just applied."""
@@ -636,6 +671,8 @@ class SqliteJobs(Jobs):
             query = reap_query(queue, self.policy.crash_limit)
             reaped = self._reap(connection, {**query, "seq": None, "now": now, "due": now})
             connection.executemany(self._sql(INSERT_ATTEMPT), [reaped_row(row, now) for row in reaped])
+            if note_ended(connection, self._sql, [row[0] for row in reaped]):
+                resolve(SqliteEdges(connection, self._sql, now))
             return len(reaped)
 
         return self._file.transact(reap)

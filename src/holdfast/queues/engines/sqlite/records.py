@@ -11,6 +11,7 @@ from holdfast.errors import BackendError
 from holdfast.queues.contract import (
     IDLE_SLOT_S,
     PRUNE_BATCH,
+    SHOWN_RELATIVES,
     SHOWN_WAITERS,
     TOMBSTONE_S,
     LeasePolicy,
@@ -18,9 +19,12 @@ from holdfast.queues.contract import (
     Records,
     check_purge,
     has_expired,
+    resolve,
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.sqlite.damage import REPAIR
+from holdfast.queues.engines.sqlite.edges import SqliteEdges
+from holdfast.queues.engines.sqlite.notes import note_ended, note_reopened
 from holdfast.queues.engines.sqlite.slots import DELETE_WAITERS, IS_TAKEN, STOP_WAITING
 from holdfast.queues.engines.tables.rows import (
     Row,
@@ -31,6 +35,7 @@ from holdfast.queues.engines.tables.rows import (
     not_replayed,
     oldest_waits,
     page,
+    relatives,
     slot_views,
     view,
 )
@@ -40,13 +45,26 @@ from holdfast.queues.engines.tables.states import (
     CODES,
     COMPLETED,
     DEAD,
+    EDGE_CANCELLED,
+    EDGE_MET,
+    EDGE_OPEN,
     FAILED,
     FORGOTTEN,
     PROCESSING,
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, QueueWait, ReplayAnswer, SlotView
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Page,
+    QueueWait,
+    Relatives,
+    ReplayAnswer,
+    SlotView,
+)
 
 T = TypeVar("T")
 
@@ -59,6 +77,7 @@ DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT val
 DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_PLACES: Final = "DELETE FROM holdfast_places WHERE seq IN (SELECT value FROM json_each(?))"
+DELETE_EDGES: Final = "DELETE FROM holdfast_edges WHERE child IN (SELECT value FROM json_each(?))"
 DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
 
 # The number of a deleted job may be assigned again, and the next job must not inherit anything.
@@ -69,11 +88,15 @@ _DELETE_THE_REST: Final = (
     DELETE_OUTPUTS,
     DELETE_PLACES,
     DELETE_WAITERS,
+    DELETE_EDGES,
 )
 
 FINISHED_BEFORE: Final = f"""
-    SELECT seq, finished_at FROM holdfast_jobs
+    SELECT seq, finished_at FROM holdfast_jobs AS j
     WHERE state >= {COMPLETED} AND state = :state AND finished_at <= :before AND (:queue IS NULL OR queue = :queue)
+        AND NOT (:spares_parents AND EXISTS (
+            SELECT 1 FROM holdfast_edges AS e JOIN holdfast_jobs AS child ON child.seq = e.child
+            WHERE e.parent = j.seq AND child.state < {COMPLETED}))
     ORDER BY finished_at LIMIT :limit"""
 
 MESSAGE: Final = "SELECT coalesce(CAST(wire AS BLOB), x'') FROM holdfast_messages WHERE seq = ?"
@@ -104,9 +127,13 @@ OLDEST_DUE: Final = f"""
 COUNT_LEASED: Final = f"""
     SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
-# The order of the join matters: no index of jobs finds the blocked ones.
+# No index of jobs finds the blocked ones: they wait for a slot or for another job.
+_MAYBE_BLOCKED: Final = f"""
+    SELECT seq FROM holdfast_blocked UNION SELECT child FROM holdfast_edges WHERE outcome = {EDGE_OPEN}"""
+# The order of the join matters.
 COUNT_BLOCKED: Final = f"""
-    SELECT j.queue, {BLOCKED}, false, count(*) FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
+    SELECT j.queue, {BLOCKED}, false, count(*)
+    FROM ({_MAYBE_BLOCKED}) AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
     WHERE j.state = {BLOCKED} AND (:queue IS NULL OR j.queue = :queue) GROUP BY 1"""
 # One queue after the other: counting the entries of an index is faster than grouping them.
 COUNT_FINISHED: Final = f"""
@@ -127,7 +154,8 @@ COUNT_FINISHED_IN: Final = f"""
 VIEW_COLUMNS: Final = f"""
     j.seq, j.id, j.queue, j.state, j.job, coalesce(CAST(m.wire AS BLOB), x''), j.attempts, j.crashes, j.deliveries,
     j.accepted_at, j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request,
-    j.last_error, p.done, p.total, p.message, p.at, b.slot, b.since
+    j.last_error, p.done, p.total, p.message, p.at, b.slot,
+    coalesce(b.since, CASE WHEN j.state = {BLOCKED} THEN j.accepted_at END)
     FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
     LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
         AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})
@@ -222,10 +250,36 @@ MESSAGE_OF: Final = f"""
 
 REPLAY: Final = f"""
     UPDATE holdfast_jobs
-    SET state = {WAITING}, attempts = 0, crashes = 0, due_at = :now, dead_reason = NULL, cancel_reason = NULL,
+    SET state = CASE WHEN EXISTS (SELECT 1 FROM holdfast_edges AS e WHERE e.child = seq AND e.outcome = {EDGE_OPEN})
+                     THEN {BLOCKED} ELSE {WAITING} END,
+        attempts = 0, crashes = 0, due_at = :now, dead_reason = NULL, cancel_reason = NULL,
         finished_at = NULL, expired = 0, ignore_expiry = ignore_expiry OR :ignore_expiry
-    WHERE id = :id AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR :ignore_expiry)"""
+    WHERE id = :id AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR :ignore_expiry)
+    RETURNING seq"""
 
+# A replayed job no longer waits for parents that have failed. A damaged row cannot be updated, only replaced.
+DISREGARD_FAILED: Final = f"""
+    INSERT OR REPLACE INTO holdfast_edges (parent, child, policy, outcome)
+    SELECT parent, child, CAST(policy AS INTEGER), {EDGE_MET} FROM holdfast_edges
+    WHERE child = ? AND outcome = {EDGE_CANCELLED} AND typeof(parent) = 'integer'"""
+
+_NUMBER_OF: Final = f"(SELECT seq FROM holdfast_jobs WHERE id = :id AND state < {FORGOTTEN})"
+
+PARENTS: Final = f"""
+    SELECT j.id, j.state, j.due_at > :now, e.policy, e.outcome
+    FROM holdfast_edges AS e CROSS JOIN holdfast_jobs AS j ON j.seq = e.parent
+    WHERE e.child = {_NUMBER_OF} AND j.state < {FORGOTTEN} ORDER BY e.parent LIMIT :limit"""
+
+CHILDREN: Final = f"""
+    SELECT j.id, j.state, j.due_at > :now, e.policy, e.outcome
+    FROM (SELECT child, policy, outcome FROM holdfast_edges
+          WHERE parent = {_NUMBER_OF} ORDER BY child LIMIT :limit) AS e
+        CROSS JOIN holdfast_jobs AS j ON j.seq = e.child
+    ORDER BY e.child"""
+
+COUNT_RELATIVES: Final = f"""
+    SELECT (SELECT count(*) FROM holdfast_edges WHERE child = {_NUMBER_OF} AND outcome = {EDGE_OPEN}),
+           (SELECT count(*) FROM holdfast_edges WHERE parent = {_NUMBER_OF})"""
 
 CONDITIONS: Final = {
     "queue": "j.queue = :queue",
@@ -314,11 +368,21 @@ class SqliteRecords(Records):
 
         return self._file.snapshot(read)[:limit]
 
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        query = {"id": job_id, "limit": limit, "now": self._clock.now_us()}
+
+        def read(connection: sqlite3.Connection) -> Relatives:
+            statements = (PARENTS, CHILDREN, COUNT_RELATIVES)
+            return relatives(*(connection.execute(self._sql(one), query).fetchall() for one in statements))
+
+        return self._file.snapshot(read)
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: sqlite3.Connection, now: int) -> CancelAnswer:
             query = {"id": job_id, "reason": reason, "now": now}
             if cancelled := connection.execute(self._sql(CANCEL_WAITING), query).fetchall():
                 connection.executemany(self._sql(STOP_WAITING), cancelled)
+                self._resolve_ended(connection, [seq for (seq,) in cancelled], now)
                 return CancelAnswer.CANCELLED
             if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
                 return CancelAnswer.REQUESTED
@@ -332,7 +396,10 @@ class SqliteRecords(Records):
             if wire is not None and not ignore_expiry and has_expired(wire[0], now):
                 return ReplayAnswer.EXPIRED
             query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
-            if connection.execute(self._sql(REPLAY), query).rowcount:
+            if replayed := connection.execute(self._sql(REPLAY), query).fetchall():
+                connection.executemany(self._sql(DISREGARD_FAILED), replayed)
+                if note_reopened(connection, self._sql, [seq for (seq,) in replayed]):
+                    resolve(SqliteEdges(connection, self._sql, now))
                 return ReplayAnswer.REPLAYED
             return not_replayed(self._state(connection, job_id))
 
@@ -365,6 +432,7 @@ class SqliteRecords(Records):
             if row is None:
                 return False
             self._leave_tombstones(connection, [(row[0], now + duration_us(TOMBSTONE_S))])
+            self._resolve_ended(connection, [row[0]], now)
             return True
 
         return self._file.transact(change)
@@ -376,14 +444,21 @@ class SqliteRecords(Records):
                 "queue": outdated.queue,
                 "before": outdated.before(now),
                 "limit": PRUNE_BATCH,
+                "spares_parents": outdated.spares_parents,
             }
             found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
             stones, rest = outdated.parted(found, now)
             self._leave_tombstones(connection, stones)
             self._delete(connection, rest)
+            self._resolve_ended(connection, [seq for seq, _ in found], now)
             return len(found)
 
         return self._file.transact(delete)
+
+    def _resolve_ended(self, connection: sqlite3.Connection, seqs: Sequence[int], now: int) -> None:
+        """Leave notes on these jobs, which were cancelled or deleted, and resolve them."""
+        if note_ended(connection, self._sql, seqs):
+            resolve(SqliteEdges(connection, self._sql, now))
 
     def _leave_tombstones(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
         """Replace these (number, expiry) by tombstones. Messages are read one by one: they may be large."""
@@ -455,7 +530,6 @@ def _state_condition(state: JobState) -> str:
     if state is JobState.PENDING:
         return f"(j.state = {WAITING} AND j.due_at <= :now)"
     if state is JobState.BLOCKED:
-        # No index of jobs finds the blocked ones.
-        return f"(j.state = {BLOCKED} AND j.seq IN (SELECT seq FROM holdfast_blocked))"
+        return f"(j.state = {BLOCKED} AND j.seq IN ({_MAYBE_BLOCKED}))"
     # The partial index of finished jobs is used only if its condition is part of the query.
     return f"(j.state = {CODES[state]}{f' AND j.state >= {COMPLETED}' if state.is_final else ''})"

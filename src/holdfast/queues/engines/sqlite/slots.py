@@ -4,7 +4,6 @@ There is one writer at a time: the transaction that reads these rows has already
 slot or a key needs no row until there is something to store in it.
 """
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,7 +11,8 @@ from holdfast.queues.contract import Crowd, Place, SlotRow, SlotRows, UniqueRow,
 from holdfast.queues.contract.slots import JobNumber
 from holdfast.queues.contract.state import CellName
 from holdfast.queues.engines.sqlite.connections import as_json
-from holdfast.queues.engines.sqlite.damage import dead_letter
+from holdfast.queues.engines.sqlite.damage import change_jobs
+from holdfast.queues.engines.sqlite.notes import note_ended
 from holdfast.queues.engines.sqlite.state import read_cells
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.rows import MANY, NEVER, Row, repaired, text
@@ -103,7 +103,7 @@ PROMOTE: Final = f"""
     RETURNING seq"""
 
 # Slots that jobs wait for although a place may be free: no place is taken, one was left behind, or the time for which
-# the slot was closed is over. A slot that is closed is left out, so that it costs no write.
+# the slot was closed is over. A slot that is closed is left out, so that it costs no write. NULL: there are notes.
 TO_REPAIR: Final = f"""
     WITH RECURSIVE waited_for (slot) AS (
         SELECT min(slot) FROM holdfast_blocked WHERE slot >= '' AND slot < x''
@@ -111,6 +111,8 @@ TO_REPAIR: Final = f"""
         SELECT (SELECT min(b.slot) FROM holdfast_blocked AS b WHERE b.slot > waited_for.slot AND b.slot < x'')
         FROM waited_for WHERE slot IS NOT NULL
     )
+    SELECT NULL WHERE EXISTS (SELECT 1 FROM holdfast_notes)
+    UNION ALL
     SELECT slot FROM waited_for
     WHERE slot IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM holdfast_slots AS s
@@ -195,6 +197,7 @@ class SqliteSlots(SlotRows):
 
     def block(self, waiters: Sequence[Waiter]) -> None:
         blocked = self._change(BLOCK, [one.number for one in waiters])
+        note_ended(self._connection, self._sql, list(blocked))
         rows = [(one.slot, min(one.size, MANY), self.now_us, one.number) for one in waiters if one.number in blocked]
         self._connection.executemany(self._sql(STORE_WAITER), rows)
 
@@ -214,14 +217,7 @@ class SqliteSlots(SlotRows):
         return promoted
 
     def _change(self, statement: str, numbers: Sequence[JobNumber]) -> set[JobNumber]:
-        """Change these jobs and return those that were changed. A damaged record is dead-lettered instead."""
-        try:
-            return {seq for (seq,) in self._rows(statement, seqs=as_json(numbers))}
-        except sqlite3.IntegrityError as problem:
-            if len(numbers) > 1:
-                return {seq for number in numbers for seq in self._change(statement, [number])}
-            dead_letter(self._connection, self._sql, int(numbers[0]), self.now_us, problem)
-            return set()
+        return change_jobs(self._connection, self._sql, statement, numbers, self.now_us)
 
     def _rows(self, statement: str, **query: Any) -> list[Row]:
         return self._connection.execute(self._sql(statement), {**query, "now": self.now_us}).fetchall()

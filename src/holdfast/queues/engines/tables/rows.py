@@ -20,12 +20,13 @@ from holdfast.queues.contract import (
     kept_progress,
     message_fields,
 )
-from holdfast.queues.engines.tables.states import CODES, PROCESSING, STATES, WAITING
+from holdfast.queues.engines.tables.states import CODES, OUTCOMES, POLICIES, PROCESSING, STATES, WAITING
 from holdfast.values import (
     Ack,
     AttemptRecord,
     AttemptView,
     DeadReason,
+    EdgeOutcome,
     ErrorInfo,
     JobEnvelope,
     JobFilter,
@@ -35,11 +36,14 @@ from holdfast.values import (
     JobView,
     LeaseState,
     LiveOutput,
+    OnParentFailure,
     Outcome,
     Page,
     Progress,
     QueuePause,
     QueueWait,
+    Relative,
+    Relatives,
     ReplayAnswer,
     Settlement,
     SlotHolder,
@@ -264,6 +268,7 @@ _ATTEMPT: Final = (
 )
 _OUTPUT: Final = (int, int, str)
 _PAUSE: Final = (str, str, int)
+_RELATIVE: Final = (str, int, int, int, int)
 
 
 def repaired(row: Row, kinds: Sequence[type | tuple[type, ...]]) -> Row:
@@ -353,6 +358,29 @@ def slot_views(holders: Iterable[Row], waiting: Iterable[Row], waiters: Iterable
         )
         for name in sorted({*held, *numbers})
     ]
+
+
+def relatives(parents: Iterable[Row], children: Iterable[Row], numbers: Sequence[Row]) -> Relatives:
+    """The relatives of a job, from rows of its parents and of its children (id, stored state, whether they are due
+    later, policy, outcome), and a row with the numbers of open parents and of children, unless the job is unknown.
+    """
+    [(open_parents, child_count)] = numbers or [(0, 0)]
+    return Relatives(
+        parents=tuple(map(_relative, parents)),
+        children=tuple(map(_relative, children)),
+        open_parents=open_parents,
+        child_count=child_count,
+    )
+
+
+def _relative(row: Row) -> Relative:
+    job_id, code, is_later, policy, outcome = repaired(row, _RELATIVE)
+    return Relative(
+        job_id=job_id,
+        state=JobState.SCHEDULED if code == WAITING and is_later else STATES.get(code, JobState.BLOCKED),
+        on_failure=POLICIES.get(policy, OnParentFailure.CANCEL),
+        outcome=OUTCOMES.get(outcome, EdgeOutcome.OPEN),
+    )
 
 
 def not_replayed(state: JobState | None) -> ReplayAnswer:
