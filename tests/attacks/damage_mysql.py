@@ -10,7 +10,7 @@ from .sql_cases import SqlStore, cell, job, pause, sql_cases
 
 TABLES = (
     *("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
-    *("slots", "places", "blocked", "uniques"),
+    *("slots", "places", "blocked", "uniques", "edges", "notes"),
 )
 # What the index is sorted by follows from these, by the stage a job is in.
 SINCE = ("due_at", "finished_at")
