@@ -84,6 +84,7 @@ NOTES: Final = f"""
 LOCK_NOTES: Final = "SELECT id, parent FROM holdfast_notes FORCE INDEX (PRIMARY) WHERE id IN %s FOR UPDATE"
 DELETE_NOTES: Final = "DELETE n FROM holdfast_notes AS n FORCE INDEX (PRIMARY) WHERE n.id IN %s"
 PARENT_STATES: Final = "SELECT seq, state FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE seq IN %s"
+LOCK_PARENTS: Final = f"{PARENT_STATES} FOR UPDATE"
 
 EDGES: Final = """
     SELECT parent, child FROM holdfast_edges FORCE INDEX (by_parent)
@@ -119,7 +120,7 @@ PARENT_OUTCOMES: Final = """
 
 class MysqlEdges(EdgeRows):
     """The edges in a MySQL or MariaDB database. If `waits` is False, children that other transactions have locked are
-    passed over: their parents are added to `passed`, and the notes on these stay.
+    passed over: their parents are added to `passed`, and the notes on these stay, as do those on parents that change.
     """
 
     def __init__(self, session: Session, connections: MysqlConnections, *, passed: set[JobNumber], waits: bool) -> None:
@@ -129,6 +130,7 @@ class MysqlEdges(EdgeRows):
         self._passed = passed
         self._waits = waits
         self._notes: Sequence[Row] = ()
+        self._states: dict[JobNumber, int] = {}
         self._has_more = False
         self.now_us = 0
 
@@ -148,9 +150,9 @@ class MysqlEdges(EdgeRows):
             self._notes, last = self._rows(LOCK_NOTES + self._skip, ids), found[-1][0]
         if not self._notes:
             return {}
-        states: dict[JobNumber, int] = dict(self._rows(PARENT_STATES, [parent for _, parent in self._notes]))
+        self._states = dict(self._rows(PARENT_STATES, [parent for _, parent in self._notes]))
         self.now_us = self._session.now()
-        return {parent: STATES.get(states.get(parent, FORGOTTEN)) for _, parent in self._notes}
+        return {parent: STATES.get(self._states.get(parent, FORGOTTEN)) for _, parent in self._notes}
 
     def edges(self, turns: Sequence[Turn], limit: int) -> list[Edge]:
         groups: dict[tuple[EdgeOutcome, OnParentFailure], dict[JobNumber, EdgeOutcome]] = {}
@@ -200,7 +202,14 @@ class MysqlEdges(EdgeRows):
                 note(self._session, self._sql, children)
 
     def forget(self, parents: Sequence[JobNumber]) -> None:
-        done = set[JobNumber]() if self._has_more else set(parents) - self._passed
+        if self._has_more:
+            return
+        # A transaction that is replaying or deleting a parent may have looked for edges before one was committed. The
+        # note on that parent is the only one, and stays.
+        known = [parent for parent in parents if self._states.get(parent, FORGOTTEN) != FORGOTTEN]
+        states = dict(self._rows(LOCK_PARENTS + self._skip, known))
+        self._passed |= {parent for parent in known if states.get(parent) != self._states[parent]}
+        done = set(parents) - self._passed
         self._run(DELETE_NOTES, [id for id, parent in self._notes if parent in done])
 
     def _rows(self, statement: str, numbers: Iterable[JobNumber]) -> list[Row]:
@@ -247,7 +256,7 @@ def note_parents(session: Session, sql: Callable[[str], str], parents: Collectio
 
 
 def wait_again(session: Session, sql: Callable[[str], str], seq: JobNumber) -> None:
-    """Block a job that was just replayed, and is locked, if it waits for unfinished parents. Failed ones do not count."""
+    """Block a job that was just replayed, and is locked, if it waits for others. Failed parents no longer count."""
     unmet = session.rows(sql(UNMET_PARENTS), (seq,))
     for some in pieces([(parent, seq) for parent, outcome in unmet if outcome == EDGE_CANCELLED]):
         session.run(sql(TURN), (EDGE_MET, some, EDGE_CANCELLED))
