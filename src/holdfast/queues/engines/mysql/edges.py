@@ -204,10 +204,10 @@ class MysqlEdges(EdgeRows):
     def forget(self, parents: Sequence[JobNumber]) -> None:
         if self._has_more:
             return
-        # A transaction that is replaying or deleting a parent may have looked for edges before one was committed. The
-        # note on that parent is the only one, and stays.
+        # A transaction that replays or deletes a parent may have looked for its edges before one was committed. Only
+        # this note leads to that edge, so it stays until the parent is unlocked and its state is read again.
         known = [parent for parent in parents if self._states.get(parent, FORGOTTEN) != FORGOTTEN]
-        states = dict(self._rows(LOCK_PARENTS + self._skip, known))
+        states: dict[JobNumber, int] = dict(self._rows(LOCK_PARENTS + self._skip, known))
         self._passed |= {parent for parent in known if states.get(parent) != self._states[parent]}
         done = set(parents) - self._passed
         self._run(DELETE_NOTES, [id for id, parent in self._notes if parent in done])
