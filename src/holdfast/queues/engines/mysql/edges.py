@@ -50,7 +50,7 @@ NOTES_AT_ONCE: Final = 10_000
 
 NUMBERS: Final = f"SELECT id, seq FROM holdfast_jobs WHERE id IN %s AND state < {FORGOTTEN}"
 
-# There is such a row only if it was damaged: numbers are not assigned again.
+# The key exists only if the table was damaged: numbers are not assigned again.
 INSERT_EDGES: Final = f"""
     INSERT INTO holdfast_edges (parent, child, policy) VALUES (%s, %s, %s)
     ON DUPLICATE KEY UPDATE policy = VALUES(policy), outcome = {EDGE_OPEN}"""
