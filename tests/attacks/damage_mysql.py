@@ -5,12 +5,12 @@ from typing import Any
 
 import pymysql
 
-from .cases import FACTS, NOT_UTF8, OTHER_QUEUE, TIMES, Case, Fate, Stage, beside, case, do
+from .cases import FACTS, LARGEST, NOT_UTF8, OTHER_QUEUE, TIMES, Case, Fate, Stage, beside, case, do
 from .sql_cases import SqlStore, cell, job, pause, sql_cases
 
 TABLES = (
     *("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
-    *("slots", "places", "blocked", "uniques"),
+    *("slots", "places", "blocked", "uniques", "edges", "notes"),
 )
 # What the index is sorted by follows from these, by the stage a job is in.
 SINCE = ("due_at", "finished_at")
@@ -38,6 +38,12 @@ class MysqlStore(SqlStore):
     def insert(self, table: str, **columns: Any) -> None:
         # In SQL, `key` is a word of its own.
         super().insert(table, **{"name" if name == "key" else name: value for name, value in columns.items()})
+
+    def edge(self, parent: int | None = None, child: int | None = None, **columns: Any) -> None:
+        """Insert an edge and a note on its parent; the bad job is at each end that is not given."""
+        ends = {"parent": self.bad if parent is None else parent, "child": self.bad if child is None else child}
+        self.insert("edges", **ends, **{"policy": 0, **columns})
+        self.insert("notes", parent=ends["parent"])
 
     def message(self, wire: bytes) -> None:
         self.update("jobs", wire=wire)
@@ -92,8 +98,32 @@ def _slots() -> Iterable[Case]:
     yield job("blocked on nothing", Stage.WAITING, Fate.STAYS, state=3, lane=11, mark=b"")
 
 
-CASES = [*sql_cases(LARGEST_COUNT, {"negative": -1.0, "huge": 1.7e308}), *_own_cases()]
-REFUSED = frozenset(("state -1", "state -1 of a dead letter", "state 9", "state 9 of a dead letter", "lane unknown"))
+def _edges() -> Iterable[Case]:
+    """Rows of edges that no process wrote."""
+    blocked = do("job", state=3, lane=11, mark=b"")
+    for name, number in {"unknown": -1, "largest": LARGEST}.items():
+        yield beside(f"edge between jobs, {name}", do("edge", parent=number, child=number))
+        yield beside(f"edge of a job that waits, parent {name}", do("edge", parent=number))
+        yield beside(f"edge of a job that waits, child {name}", do("edge", child=number))
+        yield case(
+            f"edge of a blocked job, parent {name}", Stage.WAITING, Fate.STAYS, blocked, do("edge", parent=number)
+        )
+    yield beside("edge of a job that waits for itself", do("edge"))
+    yield case("edge of a blocked job with itself", Stage.WAITING, Fate.STAYS, blocked, do("edge"))
+    yield case("edge of a dead letter with itself", Stage.DEAD, Fate.STAYS, do("edge", policy=1))
+    yield case("edge of a running job with itself", Stage.LEASED, Fate.STAYS, do("edge", outcome=2))
+    yield case("edge outcome 9", Stage.WAITING, Fate.ENDS, do("edge", parent=-1, outcome=9))
+    yield case("edge policy 9", Stage.WAITING, Fate.ENDS, do("edge", parent=-1, policy=9))
+    yield beside("note on no job", do("insert", "notes", id=-1, parent=LARGEST))
+
+
+CASES = [*sql_cases(LARGEST_COUNT, {"negative": -1.0, "huge": 1.7e308}), *_own_cases(), *_edges()]
+REFUSED = frozenset(
+    (
+        *("state -1", "state -1 of a dead letter", "state 9", "state 9 of a dead letter", "lane unknown"),
+        *("edge outcome 9", "edge policy 9"),
+    )
+)
 IMPOSSIBLE = {
     "number largest": "it exhausts the counter of the table, which only ALTER TABLE sets back",
     "message missing": "the message is a column of the record, and NOT NULL",

@@ -21,7 +21,7 @@ from ..servers.redis import redis_for_laws
 _numbers = itertools.count(1)
 MYSQL_TABLES = (
     *("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
-    *("slots", "places", "blocked", "uniques"),
+    *("slots", "places", "blocked", "uniques", "edges", "notes"),
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.testing import EngineConformance, Lab, machine_for
 from holdfast.testing.laws.claiming import ClaimingLaws
+from holdfast.testing.laws.dependencies import DependencyLaws
 from holdfast.testing.laws.leasing import CrashLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.slots import SlotLaws
@@ -43,8 +44,8 @@ class TestMysql(EngineConformance):
     """Every clause."""
 
 
-class TestWithoutSkipLocked(ClaimingLaws, CrashLaws, RacingLaws, SlotLaws):
-    """The clauses about claims and slots, on a server that cannot skip locked rows."""
+class TestWithoutSkipLocked(ClaimingLaws, CrashLaws, DependencyLaws, RacingLaws, SlotLaws):
+    """The clauses about claims, slots and dependencies, on a server that cannot skip locked rows."""
 
     @pytest.fixture
     def lab(self) -> Generator[Lab]:

@@ -296,7 +296,7 @@ def test_what_a_settlement_carries_costs_one_statement_for_all_writes_and_one_fo
         return len(asked)
 
     plain = settle()
-    assert plain == 5
+    assert plain == 6
     assert settle(with_writes=True) == plain + 1
     assert settle(with_jobs=True) == plain + 1
 

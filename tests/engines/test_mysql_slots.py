@@ -1,7 +1,6 @@
 """Slots and unique jobs on a real MariaDB: transactions that meet, and transactions that callers leave open."""
 
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from pymysql.cursors import Cursor
 
 from holdfast.errors import BackendUnavailable, IdConflict
 from holdfast.queues.contract import SlotRow, new_owner_token
@@ -41,6 +39,7 @@ from ..faults.processes import until
 from ..servers.mysql import MariadbServer
 from ..servers.running import started
 from .mysql_actors import opened
+from .mysql_stepping import Stepping, steps_through
 from .sqlite_site import job
 from .test_mysql import Aside, claim, status, stranger, waiting_for_locks
 
@@ -110,36 +109,10 @@ def state(backend: MysqlEngine, id: str) -> JobState | None:
 # Transactions that meet.
 
 
-class Stepping(Aside):
-    """A call in another thread, which pauses before one of its statements."""
-
-    def __init__(self, call: Callable[[], object], *, pause_before: int) -> None:
-        self._left = pause_before
-        self.is_paused = threading.Event()
-        self._goes_on = threading.Event()
-        super().__init__(call)
-
-    def step(self) -> None:
-        if self._left == 0:
-            self.is_paused.set()
-            assert self._goes_on.wait(60)
-        self._left -= 1
-
-    def go_on(self) -> None:
-        self._goes_on.set()
-
-
 @pytest.fixture
-def _steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    execute = Cursor.execute
-
-    def step(self: Cursor, query: str, args: Any = None) -> int:
-        thread = threading.current_thread()
-        if isinstance(thread, Stepping):
-            thread.step()
-        return execute(self, query, args)
-
-    monkeypatch.setattr(Cursor, "execute", step)
+def _steps() -> Iterator[None]:
+    with steps_through():
+        yield
 
 
 @pytest.mark.usefixtures("_steps")
@@ -162,7 +135,7 @@ def test_a_job_that_finds_its_slot_full_while_the_holder_leaves_can_be_claimed(
             if first == "the holder that leaves":
                 calls.reverse()
             stepping = Stepping(calls[0], pause_before=step)
-            until(partial(_has_stopped, stepping), "the first to pause")
+            until(stepping.has_stopped, "the first to pause")
             is_over = not stepping.is_paused.is_set()
             overtaking = Aside(calls[1])
             until(lambda: not overtaking.is_alive() or waiting_for_locks(cursor), "the second to end or to wait")  # noqa: B023 - called at once
@@ -176,10 +149,6 @@ def test_a_job_that_finds_its_slot_full_while_the_holder_leaves_can_be_claimed(
             if is_over:
                 break
         assert step > 5
-
-
-def _has_stopped(stepping: Stepping) -> bool:
-    return stepping.is_paused.is_set() or not stepping.is_alive()
 
 
 def test_workers_that_enter_leave_and_renew_do_not_deadlock(backend: MysqlEngine, server: MariadbServer) -> None:
@@ -290,7 +259,7 @@ def test_a_client_that_stops_in_a_transaction_does_not_lock_a_slot_for_long(
         backend.accept([job(f"stopping{step}"), job(f"other{step}")])
         leases = {lease.id: lease for lease in claim(backend)}
         stopping = Stepping(call(backend, leases[f"stopping{step}"], slot), pause_before=step)
-        until(partial(_has_stopped, stopping), "it to stop")
+        until(stopping.has_stopped, "it to stop")
         is_over = not stopping.is_paused.is_set()
         assert enter(backend, leases[f"other{step}"], slot) in (ENTERED, BLOCKED)
         stopping.go_on()

@@ -19,7 +19,7 @@ from holdfast.queues.contract import (
     slot_names,
 )
 from holdfast.queues.contract.state import parted
-from holdfast.queues.engines.mysql import records as inspector, slots, state
+from holdfast.queues.engines.mysql import edges, records as inspector, slots, state
 from holdfast.queues.engines.mysql.claims import (
     CLAIM,
     HELD,
@@ -27,9 +27,11 @@ from holdfast.queues.engines.mysql.claims import (
     LOCK_DUE,
     LOCK_THESE,
     LOOK,
+    LOOK_AND_FIND_PARENTS,
     NEXT_DUE,
     NOW,
     PASS_GATE,
+    MysqlClaims,
 )
 from holdfast.queues.engines.mysql.connections import CLOCK, Session
 from holdfast.queues.engines.mysql.engine import MysqlEngine
@@ -42,6 +44,7 @@ from holdfast.queues.engines.mysql.jobs import (
     GIVE_BACK,
     INSERT_ATTEMPTS,
     INSERT_JOBS,
+    INSERT_WITH_CHILDREN,
     KEEP_OUTPUT,
     KEEP_PROGRESS,
     KNOWN,
@@ -53,11 +56,12 @@ from holdfast.queues.engines.mysql.jobs import (
     RENEW,
     RESCHEDULE,
     SETTLED_AS,
+    MysqlJobs,
 )
 from holdfast.queues.engines.mysql.lanes import PLACE
 from holdfast.queues.engines.mysql.slots import MysqlSlots, MysqlUniques
 from holdfast.queues.engines.mysql.state import MysqlState, write_cells
-from holdfast.queues.engines.tables.rows import LONG_US, MANY, NEVER
+from holdfast.queues.engines.tables.rows import LONG_US, MANY, NEVER, Row
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 from holdfast.values import Accepted, AttemptRecord, Entered, Entry, JobEnvelope, Settlement, Spend, Spent, Write
@@ -71,8 +75,14 @@ UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
 # A delay in the middle of a claim, so that a rare race always happens.
 DELAY = "0 * BENCHMARK(20000, SHA2('', 256))"
 LONG_DELAY = DELAY.replace("20000", "200000")
+# Meanwhile, others accept a child and resolve its note.
+LONGEST_DELAY = DELAY.replace("20000", "4000000")
 SLOW = f"seq + {DELAY}"
 LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
+
+# The same in the middle of a decision about edges between jobs, and before edges are stored.
+SLOW_EDGES: Edit = (edges.CHILD_OUTCOMES, "outcome FROM", f"outcome + {LONG_DELAY} FROM")
+SLOW_CHILDREN: Edit = (edges.NUMBERS, "seq FROM", f"seq + {LONG_DELAY} FROM")
 
 COUNTS_A_CRASH = f"THEN LEAST(crashes, {MANY}) + 1"
 
@@ -530,6 +540,74 @@ BUGS: dict[str, Bug] = {
     "rescheduled job stays in its place": bug(
         "test_a_rescheduled_job_gets_its_new_message_and_time", (RESCHEDULE, f",{PLACE}", "")
     ),
+    "child not blocked": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed", (INSERT_WITH_CHILDREN, "%s, %s)", "%s, 0 * %s)")
+    ),
+    "time of a blocked child not shown": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed",
+        (inspector.VIEW_COLUMNS, "THEN j.accepted_at", "THEN NULL"),
+    ),
+    "end of a parent not noted": bug(
+        "test_a_child_waits_for_all_of_its_parents", (edges.UNMET, "WHERE parent", "WHERE 0 AND parent")
+    ),
+    "end of a parent not noted by an exchange": bug(
+        "test_a_settlement_releases_the_children_in_the_same_call",
+        (LOOK_AND_FIND_PARENTS, "WHERE parent", "WHERE 0 AND parent"),
+    ),
+    "notes not resolved by repair": bug(
+        "test_no_call_changes_more_than_a_thousand_children",
+        (slots.UNDONE, "FROM holdfast_notes", "FROM holdfast_notes WHERE 0"),
+    ),
+    "parent cancelled by an operator not noted": bug(
+        "test_every_end_of_a_parent_is_noticed", (inspector.LOCK_JOB, "SELECT seq", "SELECT -seq")
+    ),
+    "edges deleted with the parent": bug(
+        "test_a_deleted_parent_counts_as_failed", (inspector.DELETE_EDGES, "e.child", "e.parent")
+    ),
+    "children decided without their lock": bug(
+        "test_parents_that_complete_at_once_release_the_child_once",
+        (edges.LOCK_CHILDREN, " FOR UPDATE", ""),
+        (edges.NOTES, "ORDER BY n.id LIMIT %s", "AND %s ORDER BY n.id LIMIT 1"),
+        SLOW_EDGES,
+    ),
+    "released child still blocked": bug(
+        "test_a_settlement_releases_the_children_in_the_same_call", (edges.RELEASE, "WHERE seq", "WHERE 0 AND seq")
+    ),
+    "released child not in its lane": bug(
+        "test_a_settlement_releases_the_children_in_the_same_call", (edges.RELEASE, f",{PLACE}", "")
+    ),
+    "cancelled child without its reason": bug(
+        "test_every_end_of_a_parent_is_noticed", (edges.CANCEL, "'parent-failed'", "''")
+    ),
+    "policy of an edge ignored": bug(
+        "test_a_parent_that_has_ended_counts_at_once", (edges.EDGES, "policy = %s", "%s IS NOT NULL")
+    ),
+    "children of a replayed parent not revived": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (edges.REOPEN, "WHERE seq", "WHERE 0 AND seq"),
+    ),
+    "child cancelled by an operator revived": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (edges.LOCK_CHILDREN, "COALESCE(cancel_reason = 'parent-failed', 0)", "1"),
+        (edges.REOPEN, " AND cancel_reason = 'parent-failed'", ""),
+    ),
+    "replayed child does not wait for its other parents": bug(
+        "test_a_replayed_child_runs_although_its_parent_failed", (edges.BLOCK_AGAIN, "SET state = 3", "SET state = 0")
+    ),
+    "replayed child still waits for the parent that failed": bug(
+        "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed",
+        (edges.UNMET_PARENTS, "outcome IN (0, 2)", "outcome = 0"),
+    ),
+    "child released by its replacement": bug(
+        "test_a_rescheduled_child_still_waits", (edges.PARENT_OUTCOMES, "child, outcome", "child, 1")
+    ),
+    "parent of an unfinished child pruned": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children",
+        (inspector.LOCK_FINISHED, "NOT (%(spares_parents)s", "NOT (0 * %(spares_parents)s"),
+    ),
+    "parents counted that no longer hold up the job": bug(
+        "test_relatives_are_listed", (inspector.NUMBER_OF_RELATIVES, " AND e.outcome = 0", "")
+    ),
 }
 
 
@@ -672,6 +750,61 @@ class UniqueOutsideOfATransaction(MysqlEngine):
         return [stored.get(one.id) or Accepted(id=duplicates[one.id], created=False) for one in envelopes]
 
 
+class ReapsWithoutNotes(MysqlJobs):
+    _is_reaping = False
+
+    def _reap(self, session: Session, found: Sequence[Row]) -> tuple[int, bool]:
+        self._is_reaping = True
+        try:
+            return super()._reap(session, found)
+        finally:
+            self._is_reaping = False
+
+    def _sql(self, statement: str) -> str:
+        return super()._sql(f"{statement} LIMIT 0" if self._is_reaping and statement == edges.UNMET else statement)
+
+
+class EntersWithoutNotes(MysqlJobs):
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        def enter(session: Session) -> list[Entered]:
+            return LockedSlots(BlocksWithoutNotes(session, self._connections), slot_names(entries)).enter(entries)
+
+        return self._connections.transact(enter)
+
+
+class BlocksWithoutNotes(MysqlSlots):
+    """Leaves no note on a job that is cancelled instead of blocked."""
+
+    def _sql(self, statement: str) -> str:
+        return super()._sql(f"{statement} LIMIT 0" if statement == edges.UNMET else statement)
+
+
+class DismissesNotesOfLockedParents(MysqlJobs):
+    """An edit removes the lock. Here, a settlement is committed long after it has looked for edges."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        def settle(session: Session) -> list[bool]:
+            answers = self._settle(session, settlements, session.now(), set())
+            edges.note_ended(session, self._sql, [one.lease.token for one in settlements])
+            session.row(f"SELECT {LONGEST_DELAY}")
+            return answers
+
+        return self._connections.transact(settle)
+
+
+class LooksForChildrenBeforeItSettles(MysqlJobs):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        def settle(session: Session) -> list[bool]:
+            seqs = [int(one.lease.token) for one in settlements]
+            parents = [seq for (seq,) in session.rows(self._sql(edges.UNMET), (seqs,))]
+            session.row(f"SELECT {LONGEST_DELAY}")
+            answers = self._settle(session, settlements, session.now(), set())
+            edges.note_parents(session, self._sql, parents)
+            return answers
+
+        return self._connections.transact(settle)
+
+
 class TransactionCompletedWithoutWrites(MysqlEngine):
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return Forgetful(super().transaction(job_id, delivery))
@@ -697,7 +830,7 @@ class Forgetful(EngineTransaction):
         self._whole.roll_back()
 
 
-BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
+BROKEN: dict[type[MysqlEngine | MysqlJobs | MysqlState], Bug] = {
     WritesUpToTheFailedCondition: bug("test_a_failed_condition_refuses_all_writes"),
     ConditionDropped: bug("test_a_failed_condition_refuses_all_writes"),
     WrittenOutsideOfATransaction: bug(
@@ -729,12 +862,20 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
     UniqueOutsideOfATransaction: bug(
         "test_of_racing_callers_one_stores_its_job", (slots.LOCKED_KEYS, "until", f"until + {DELAY}")
     ),
+    ReapsWithoutNotes: bug("test_every_end_of_a_parent_is_noticed"),
+    EntersWithoutNotes: bug("test_every_end_of_a_parent_is_noticed"),
+    DismissesNotesOfLockedParents: bug(
+        "test_a_child_accepted_while_its_parent_ends_runs",
+        (f"{edges.LOCK_UNFINISHED} SKIP LOCKED", " FOR UPDATE SKIP LOCKED", ""),
+        SLOW_CHILDREN,
+    ),
+    LooksForChildrenBeforeItSettles: bug("test_a_child_accepted_while_its_parent_ends_runs", SLOW_CHILDREN),
     TransactionCompletedWithoutWrites: bug("test_a_transaction_applies_writes_and_enqueues"),
 }
 """An engine with a bug in Python; the edits of its statements make a race certain."""
 
 
-def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Callable[..., MysqlEngine]:
+def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlJobs | MysqlState]) -> Callable[..., MysqlEngine]:
     """A function that opens an engine with these edits."""
     planting = Planting(edits)
 
@@ -745,13 +886,15 @@ def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Ca
         engine.connections.sql = lambda statement: sql(planting.edited(statement, clock))
         if issubclass(broken, MysqlState):
             engine.state = broken(engine.connections)
+        if issubclass(broken, MysqlJobs):
+            engine.jobs = broken(engine.connections, MysqlClaims(engine.connections, policy), policy, clock)
         return engine
 
     return opened
 
 
 @contextmanager
-def lab_of(bug: Bug, broken: type[MysqlEngine | MysqlState] = MysqlEngine) -> Generator[Lab]:
+def lab_of(bug: Bug, broken: type[MysqlEngine | MysqlJobs | MysqlState] = MysqlEngine) -> Generator[Lab]:
     with mysql_lab(planted(bug.edits, broken), options=bug.options) as lab:
         yield lab
 

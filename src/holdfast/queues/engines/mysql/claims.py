@@ -1,17 +1,18 @@
 """Claims in MySQL, in two steps: read which jobs are due, then lock and stamp them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.clock import MICROSECONDS, duration_us
 from holdfast.errors import BackendError
 from holdfast.queues.contract import LeasePolicy
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks
+from holdfast.queues.engines.mysql.edges import IS_UNMET
 from holdfast.queues.engines.mysql.lanes import LAST_WAITING, LEASED, mark_of
 from holdfast.queues.engines.tables.rows import MANY, Row, alone_if_suspect
 from holdfast.queues.engines.tables.states import FAILED, PROCESSING
 
-PAUSED, STAMPED, NOW = -1, -2, -3
+PAUSED, STAMPED, NOW, PARENT = -1, -2, -3, -4
 
 PASS_GATE: Final = f"SELECT {CLOCK} FROM holdfast_gates WHERE gate = %s FOR UPDATE"
 
@@ -24,6 +25,12 @@ LOOK: Final = f"""
     UNION ALL SELECT {STAMPED}, COUNT(*) FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane = {LEASED} AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK}
     UNION ALL SELECT {NOW}, {CLOCK}"""
+
+# With the jobs that were just settled, in the same transaction: those that have edges to turn. A new statement, when
+# these jobs are locked, finds the edges that were committed until then.
+LOOK_AND_FIND_PARENTS: Final = f"""{LOOK}
+    UNION ALL SELECT {PARENT}, parent FROM holdfast_edges FORCE INDEX (by_parent)
+    WHERE parent IN %(settled)s {IS_UNMET}"""
 
 # The same for several queues, for a waiting worker; a pause has the queue's name, the time an empty one.
 NEXT_DUE: Final = f"""
@@ -66,6 +73,13 @@ HELD: Final = f"""
     SELECT seq, owner_token, deliveries FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {HOLDS} FOR UPDATE"""
 
 
+class Stamped(NamedTuple):
+    """The jobs that were claimed, and those of the settled jobs that have edges to turn."""
+
+    rows: list[Row]
+    parents: list[int]
+
+
 class MysqlClaims:
     """Claims jobs for `MysqlJobs`."""
 
@@ -80,7 +94,7 @@ class MysqlClaims:
     def claim(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
         """Stamp the jobs that are due, best first, in the open transaction."""
         self.pass_gate(session, token)
-        return self.stamp(session, queue, limit, token)
+        return self.stamp(session, queue, limit, token).rows
 
     def pass_gate(self, session: Session, token: bytes) -> int:
         """Lock the gate of this token, and return the server's time."""
@@ -93,15 +107,15 @@ class MysqlClaims:
         now: int = row[0]
         return now
 
-    def stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
+    def stamp(self, session: Session, queue: str, limit: int, token: bytes, settled: Sequence[int] = ()) -> Stamped:
         """Stamp with the gate locked, so that no other transaction uses this token."""
         while True:
-            seen = self._look(session, queue, token)
+            seen = self._look(session, queue, token, settled)
             if seen.is_stamped:
                 rows = session.rows(self._sql(LEASES), {"queue": queue, "token": token})
-                return [(row[0], row[1].decode(errors="replace"), *row[2:]) for row in rows]
+                return Stamped([(row[0], row[1].decode(errors="replace"), *row[2:]) for row in rows], seen.parents)
             if limit <= 0 or not seen.is_worthwhile:
-                return []
+                return Stamped([], seen.parents)
             candidates = self._lock(session, queue, limit, seen)
             # Without SKIP LOCKED, others may have taken all of them while this transaction waited.
             if candidates or self._connections.skips_locked:
@@ -110,13 +124,17 @@ class MysqlClaims:
         lease_us, now = duration_us(self._policy.lease_s), seen.now
         for seqs in chunks(row[0] for row in chosen):
             session.run(self._sql(CLAIM), {"token": token, "now": now, "lease": lease_us, "seqs": seqs})
-        return [
+        claimed = [
             (seq, id, wire, lease_us, now, min(deliveries, MANY) + 1, attempts, crashes, ignore_expiry, lease_us)
             for seq, deliveries, attempts, crashes, ignore_expiry, id, wire in chosen
         ]
+        return Stamped(claimed, seen.parents)
 
-    def _look(self, session: Session, queue: str, token: bytes) -> "_Seen":
-        return _Seen(session.rows(self._sql(LOOK), {"queue": queue, "mark": mark_of(queue), "token": token}))
+    def _look(self, session: Session, queue: str, token: bytes, settled: Sequence[int] = ()) -> "_Seen":
+        query: dict[str, Any] = {"queue": queue, "mark": mark_of(queue), "token": token}
+        if not settled:
+            return _Seen(session.rows(self._sql(LOOK), query))
+        return _Seen(session.rows(self._sql(LOOK_AND_FIND_PARENTS), query | {"settled": list(settled)}))
 
     def _lock(self, session: Session, queue: str, limit: int, seen: "_Seen") -> list[Row]:
         """The jobs that are due, best first, locked."""
@@ -153,9 +171,10 @@ class MysqlClaims:
 
 
 class _Seen:
-    """The result of LOOK for one queue."""
+    """The result of LOOK for one queue, or of LOOK_AND_FIND_PARENTS."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
+        self.parents: list[int] = [seq for key, seq in rows if key == PARENT]
         found: dict[int, int] = dict(rows)
         self.now = found[NOW]
         self.is_stamped = found[STAMPED] > 0

@@ -95,7 +95,7 @@ _NOT_NOW: Final = frozenset(
 _DENIED: Final = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698})
 OWN_TABLES: Final = (
     *("schema", "jobs", "attempts", "progress", "live_output", "gates", "pauses", "cells", "buckets"),
-    *("slots", "places", "blocked", "uniques"),
+    *("slots", "places", "blocked", "uniques", "edges", "notes"),
     *("facts", "workers"),  # created by the first script, and dropped by a later one
 )
 

@@ -14,7 +14,9 @@ from holdfast.queues.envelope import EnvelopeFactory
 class MysqlEngine(Engine):
     """Jobs, records and shared state in a MySQL or MariaDB database."""
 
-    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=False)
+    capabilities = Capabilities(
+        durable=True, shared=True, transactional_enqueue=True, wakes_up=False, dependencies=True
+    )
 
     def __init__(
         self,

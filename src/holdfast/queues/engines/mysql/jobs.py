@@ -32,18 +32,26 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.mysql.claims import HELD, HOLDS, MysqlClaims, holdings
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
-from holdfast.queues.engines.mysql.lanes import DONE, LAST_WAITING, LEASED, PLACE, mark_of
+from holdfast.queues.engines.mysql.edges import (
+    connect,
+    note_ended,
+    note_parents,
+    resolve_notes,
+    resolve_soon,
+    waiting_for_parents,
+)
+from holdfast.queues.engines.mysql.lanes import DONE, LANE_OF_STATE, LAST_WAITING, LEASED, PLACE, mark_of
 from holdfast.queues.engines.mysql.records import DELETE_JOBS
 from holdfast.queues.engines.mysql.slots import (
-    NEGLECTED,
     NOT_STARTED,
+    UNDONE,
     MysqlSlots,
     MysqlUniques,
     lock_unstarted,
-    rows_of_ids,
 )
 from holdfast.queues.engines.mysql.state import put_cells, write_cells
-from holdfast.queues.engines.mysql.transactions import MysqlCaller, MysqlStatements, MysqlTransaction
+from holdfast.queues.engines.mysql.statements import MysqlStatements, rows_of_ids
+from holdfast.queues.engines.mysql.transactions import MysqlCaller, MysqlTransaction
 from holdfast.queues.engines.tables.rows import (
     LONG_US,
     MANY,
@@ -61,7 +69,7 @@ from holdfast.queues.engines.tables.rows import (
     session_query,
     text,
 )
-from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FORGOTTEN, PROCESSING, WAITING
+from holdfast.queues.engines.tables.states import BLOCKED, CANCELLED, COMPLETED, DEAD, FORGOTTEN, PROCESSING, WAITING
 from holdfast.values import (
     Accepted,
     Ack,
@@ -96,9 +104,14 @@ INSERT_JOBS: Final = """
     INSERT INTO holdfast_jobs (id, queue, job, priority, trace_id, accepted_at, due_at, wire, lane, mark, since)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
 
+# Jobs with parents are blocked from the start.
+INSERT_WITH_CHILDREN: Final = """
+    INSERT INTO holdfast_jobs (id, queue, job, priority, trace_id, accepted_at, due_at, wire, lane, mark, since, state)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+
 RESCHEDULE: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
-    SET state = {WAITING}, queue = %s, job = %s, priority = %s, trace_id = %s, due_at = %s, wire = %s,{PLACE}
+    SET state = %s, queue = %s, job = %s, priority = %s, trace_id = %s, due_at = %s, wire = %s,{PLACE}
     WHERE seq = %s"""
 
 KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s"
@@ -237,18 +250,21 @@ class MysqlJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[CellWrite] = ()
     ) -> list[Accepted]:
-        is_unique = any(one.unique is not None for one in envelopes)
+        has_children = any(one.after for one in envelopes)
+        is_plain = not has_children and all(one.unique is None for one in envelopes)
         duplicates: dict[str, str] = {}
         if tx is not None:
             caller = MysqlCaller(tx, self._connections)
-            if is_unique or not self._are_inserted_for(caller, envelopes):
+            if not is_plain or not self._are_inserted_for(caller, envelopes):
                 created, duplicates = self._again_if_known(lambda: self._accept_for(caller, envelopes))
             else:
                 created = {one.id for one in envelopes}
-        elif writes or is_unique or not self._are_inserted(envelopes):
+        elif writes or not is_plain or not self._are_inserted(envelopes):
             work = partial(self._accept, envelopes=envelopes, writes=writes)
             again = partial(self._connections.transact, work, repeats=not writes)
             created, duplicates = self._again_if_known(again)
+            if has_children:
+                resolve_soon(self._connections)
         else:
             created = {one.id for one in envelopes}
         ids = [(one.id, duplicates.get(one.id, one.id)) for one in envelopes]
@@ -319,8 +335,14 @@ class MysqlJobs(Jobs):
                 new.append(one)
             elif known[one.id] != content:
                 raise IdConflict(one.id)
+        children = [one for one in new if one.after]
         with _known_ids_raised():
-            session.insert(self._sql(INSERT_JOBS), _rows(new, now))
+            if children:
+                session.insert(self._sql(INSERT_WITH_CHILDREN), _rows_with_states(new, now))
+            else:
+                session.insert(self._sql(INSERT_JOBS), _rows(new, now))
+        if children:
+            connect(session, self._connections, children)
         return {one.id for one in new}
 
     def _known(self, session: MysqlStatements, ids: Sequence[str]) -> Sequence[Row]:
@@ -337,10 +359,13 @@ class MysqlJobs(Jobs):
     def _reschedule(self, session: MysqlStatements, envelopes: Sequence[JobEnvelope]) -> list[bool]:
         jobs = lock_unstarted(session, self._connections, sorted({one.id for one in envelopes}))
         unstarted = {id: seq for id, (seq, state, _) in jobs.items() if state in NOT_STARTED}
+        blocked = {seq for seq, state, _ in jobs.values() if state == BLOCKED}
+        waiting = waiting_for_parents(session, self._connections, blocked)
         for one, due in zip(envelopes, dues(envelopes, session.now()), strict=True):
             if one.id in unstarted:
+                seq = unstarted[one.id]
                 columns = (one.queue, one.job, one.priority, one.trace_id, due, one.wire)
-                session.run(self._sql(RESCHEDULE), (*columns, unstarted[one.id]))
+                session.run(self._sql(RESCHEDULE), (BLOCKED if seq in waiting else WAITING, *columns, seq))
         return [one.id in unstarted for one in envelopes]
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
@@ -368,8 +393,8 @@ class MysqlJobs(Jobs):
 
     def repair(self) -> int:
         """Read before locking: most of the time, every slot that jobs wait for is in use."""
-        found = self._connections.run(lambda session: session.rows(self._sql(NEGLECTED), (REPAIR_BATCH,)))
-        names = sorted(text(name) for (name,) in found)
+        found = self._connections.run(lambda session: session.rows(self._sql(UNDONE), (REPAIR_BATCH,)))
+        names = sorted(text(name) for (name,) in found if name is not None)
 
         def promote(session: Session) -> int:
             rows = MysqlSlots(session, self._connections)
@@ -382,7 +407,9 @@ class MysqlJobs(Jobs):
             rows.delete_unused(free)
             return locked.promote()
 
-        return self._connections.transact(promote) if names else 0
+        promoted = self._connections.transact(promote) if names else 0
+        has_notes = len(found) > len(names)
+        return promoted + (resolve_notes(self._connections) if has_notes else 0)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -396,11 +423,21 @@ class MysqlJobs(Jobs):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         left = left_slots(settlements)
-        return self._connections.transact(lambda session: self._settle(session, settlements, session.now(), left))
 
-    def _settle_in(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
-        """Settle in the open transaction of a handler."""
-        return self._settle(session, settlements, now, left_slots(settlements))
+        def settle(session: Session) -> tuple[list[bool], bool]:
+            answers = self._settle(session, settlements, session.now(), left)
+            return answers, note_ended(session, self._sql, _numbers_of(settlements))
+
+        answers, has_notes = self._connections.transact(settle)
+        if has_notes or _has_children(settlements):
+            resolve_soon(self._connections)
+        return answers
+
+    def _settle_in(self, session: Session, settlements: Sequence[Settlement], now: int) -> tuple[list[bool], bool]:
+        """Settle in the open transaction of a handler. Also returns whether notes were left."""
+        answers = self._settle(session, settlements, now, left_slots(settlements))
+        has_notes = note_ended(session, self._sql, _numbers_of(settlements))
+        return answers, has_notes or _has_children(settlements)
 
     def _settle(self, session: Session, settlements: Sequence[Settlement], now: int, left: set[str]) -> list[bool]:
         """Settle in order, and leave these slots; acknowledgements of one claim, which are nearly all, share one
@@ -452,12 +489,25 @@ class MysqlJobs(Jobs):
         if any(one.unique is not None for one in enqueues):
             duplicates = find_duplicates(enqueues, MysqlUniques(session, self._connections))
             enqueues = [one for one in enqueues if one.id not in duplicates]
-        if enqueues:
+        if any(one.after for one in enqueues):
+            self._again_if_known(lambda: self._insert_or_nothing(session, enqueues, now))
+        elif enqueues:
             try:
                 with _known_ids_raised():
                     session.insert(self._sql(INSERT_JOBS), _rows(enqueues, now))
             except _IdIsKnown:
                 self._again_if_known(lambda: self._insert_unknown(session, enqueues, now))
+
+    def _insert_or_nothing(self, session: Session, envelopes: Sequence[JobEnvelope], now: int) -> None:
+        """Insert the jobs whose ids are free. If another process has just taken one, none is inserted: children that
+        are known when this is repeated would have no edges.
+        """
+        session.run("SAVEPOINT holdfast_enqueue")
+        try:
+            self._insert_unknown(session, envelopes, now)
+        except _IdIsKnown:
+            session.run("ROLLBACK TO SAVEPOINT holdfast_enqueue")
+            raise
 
     def _insert_ends(self, session: Session, settlements: Sequence[Settlement]) -> None:
         successes: list[str] = []
@@ -511,11 +561,20 @@ class MysqlJobs(Jobs):
         token, left = bytes.fromhex(owner_token), left_slots(settlements)
         asked_at = self.clock.monotonic()
 
-        def both(session: Session) -> tuple[list[bool], list[Row]]:
-            now = self._claims.pass_gate(session, token)
-            return self._settle(session, settlements, now, left), self._claims.stamp(session, queue, limit, token)
+        # A list that is too long for one statement is rare: the others are looked up by themselves.
+        settled, *others = chunks(_numbers_of(settlements))
 
-        answers, rows = self._connections.transact(both)
+        def both(session: Session) -> tuple[list[bool], list[Row], bool]:
+            now = self._claims.pass_gate(session, token)
+            answers = self._settle(session, settlements, now, left)
+            rows, parents = self._claims.stamp(session, queue, limit, token, settled)
+            has_notes = bool(parents) and note_parents(session, self._sql, parents)
+            has_more = [note_ended(session, self._sql, some) for some in others]
+            return answers, rows, has_notes or any(has_more)
+
+        answers, rows, has_notes = self._connections.transact(both)
+        if has_notes or _has_children(settlements):
+            resolve_soon(self._connections)
         return answers, self._leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -596,19 +655,26 @@ class MysqlJobs(Jobs):
 
     def reap_expired(self, queue: str | None = None) -> int:
         total, batch = 0, REAP_BATCH
+        has_notes = False
         while batch == REAP_BATCH:
             found = self._connections.run(partial(self._expired, queue=queue))
             batch = len(found)
             if found:
-                total += self._connections.transact(partial(self._reap, found=found))
+                reaped, is_noted = self._connections.transact(partial(self._reap, found=found))
+                total += reaped
+                has_notes |= is_noted
+        if has_notes:
+            resolve_soon(self._connections)
         return total
 
     def _expired(self, session: Session, queue: str | None) -> Sequence[Row]:
         query = {"queue": queue, "now": session.now(), "limit": REAP_BATCH}
         return session.rows(self._sql(EXPIRED), query)
 
-    def _reap(self, session: Session, found: Sequence[Row]) -> int:
-        """Reap those of the found leases (number, whether it has expired) that are still expired."""
+    def _reap(self, session: Session, found: Sequence[Row]) -> tuple[int, bool]:
+        """Reap those of the found leases (number, whether it has expired) that are still expired. Returns how many, and
+        whether notes were left.
+        """
         now = session.now()
         query = {**reap_query(None, self.policy.crash_limit), "now": now, "due": now}
         ended = [seq for seq, has_ended in found if has_ended]
@@ -620,7 +686,7 @@ class MysqlJobs(Jobs):
         for seqs in chunks(row[0] for row in reaped):
             session.run(self._sql(REAP), {**query, "seqs": seqs})
         session.insert(self._sql(INSERT_ATTEMPTS), [reaped_row(row, now) for row in reaped])
-        return len(reaped)
+        return len(reaped), note_ended(session, self._sql, [row[0] for row in reaped])
 
     def pause(self, queue: str, reason: str = "") -> None:
         self._connections.run(lambda session: session.run(self._sql(PAUSE), (queue, reason)))
@@ -655,6 +721,22 @@ def _rows(envelopes: Sequence[JobEnvelope], now: int) -> list[Row]:
         )
         for one, due in zip(envelopes, dues(envelopes, now), strict=True)
     ]
+
+
+def _rows_with_states(envelopes: Sequence[JobEnvelope], now: int) -> list[Row]:
+    return [
+        (*row[:-3], LANE_OF_STATE + BLOCKED, b"", 0, BLOCKED) if one.after else (*row, WAITING)
+        for one, row in zip(envelopes, _rows(envelopes, now), strict=True)
+    ]
+
+
+def _has_children(settlements: Iterable[Settlement]) -> bool:
+    """Whether one of them enqueues a job that has parents."""
+    return any(one.after for settlement in settlements for one in settlement.enqueues)
+
+
+def _numbers_of(settlements: Iterable[Settlement]) -> set[int | str]:
+    return {one.lease.token for one in settlements}
 
 
 def _holdings(leases: Iterable[JobLease]) -> Iterator[dict[str, Any]]:

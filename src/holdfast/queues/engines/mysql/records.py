@@ -1,14 +1,15 @@
 """Reading and operating the records that `jobs.py` writes in MySQL or MariaDB."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.clock import duration_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import (
     IDLE_SLOT_S,
     PRUNE_BATCH,
+    SHOWN_RELATIVES,
     SHOWN_WAITERS,
     TOMBSTONE_S,
     LeasePolicy,
@@ -18,6 +19,7 @@ from holdfast.queues.contract import (
     has_expired,
 )
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
+from holdfast.queues.engines.mysql.edges import note, resolve_soon, wait_again
 from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, LAST_WAITING, PLACE
 from holdfast.queues.engines.mysql.slots import IS_TAKEN, QUEUES, MysqlSlots, best_rows
 from holdfast.queues.engines.tables.rows import (
@@ -29,6 +31,7 @@ from holdfast.queues.engines.tables.rows import (
     not_replayed,
     oldest_waits,
     page,
+    relatives,
     slot_views,
     text,
     view,
@@ -39,13 +42,26 @@ from holdfast.queues.engines.tables.states import (
     CODES,
     COMPLETED,
     DEAD,
+    EDGE_OPEN,
     FAILED,
     FORGOTTEN,
     PROCESSING,
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, QueueWait, ReplayAnswer, SlotView
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Page,
+    QueueWait,
+    Relatives,
+    ReplayAnswer,
+    SlotView,
+)
+
+T = TypeVar("T")
 
 # How many messages, which may be large, are in memory at a time.
 MESSAGES_AT_ONCE: Final = 50
@@ -58,10 +74,16 @@ DELETE_JOBS: Final = "DELETE FROM holdfast_jobs WHERE seq IN %s"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN %s"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN %s"
 DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN %s"
+# The hint prevents a scan of a small table, which would wait for the edges that a caller's transaction has stored.
+DELETE_EDGES: Final = "DELETE e FROM holdfast_edges AS e FORCE INDEX (by_child) WHERE e.child IN %s"
 
-LOCK_FINISHED: Final = """
+LOCK_FINISHED: Final = f"""
     SELECT seq, finished_at FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane = %(lane)s AND mark = %(mark)s AND since <= %(before)s AND (%(queue)s IS NULL OR queue = %(queue)s)
+        AND NOT (%(spares_parents)s AND EXISTS (
+            SELECT 1 FROM holdfast_edges AS e FORCE INDEX (PRIMARY)
+            JOIN holdfast_jobs AS c FORCE INDEX (PRIMARY) ON c.seq = e.child AND c.state < {COMPLETED}
+            WHERE e.parent = holdfast_jobs.seq))
     ORDER BY since LIMIT %(limit)s FOR UPDATE"""
 
 MESSAGES: Final = "SELECT seq, wire FROM holdfast_jobs WHERE seq IN %s"
@@ -83,7 +105,7 @@ VIEW_COLUMNS: Final = f"""
     j.seq, CONVERT(j.id USING utf8mb4), CONVERT(j.queue USING utf8mb4), j.state, j.job, j.wire, j.attempts, j.crashes,
     j.deliveries, j.accepted_at, j.due_at, CASE WHEN j.state >= {COMPLETED} THEN j.finished_at END, j.lease_until,
     j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at,
-    CONVERT(b.slot USING utf8mb4), b.since
+    CONVERT(b.slot USING utf8mb4), COALESCE(b.since, CASE WHEN j.state = {BLOCKED} THEN j.accepted_at END)
     FROM holdfast_jobs AS j
     LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
         AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})
@@ -103,6 +125,9 @@ CANCEL_WAITING: Final = f"""
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast_jobs SET cancel_request = COALESCE(NULLIF(%(reason)s, ''), cancel_request, '')
     WHERE id = %(id)s AND state = {PROCESSING}"""
+
+# A transaction that turns the edges of the job holds this lock: see `edges.py`.
+LOCK_JOB: Final = "SELECT seq, state FROM holdfast_jobs WHERE id = %s FOR UPDATE"
 
 MESSAGE_OF: Final = f"""
     SELECT wire FROM holdfast_jobs
@@ -164,6 +189,23 @@ LOCK_IDLE_SLOTS: Final = "SELECT name FROM holdfast_slots FORCE INDEX (PRIMARY) 
 STILL_IDLE_SLOTS: Final = f"""
     SELECT s.name FROM holdfast_slots AS s FORCE INDEX (PRIMARY) WHERE s.name IN %(names)s AND {_SLOT_IS_IDLE}"""
 DELETE_SLOTS: Final = "DELETE s FROM holdfast_slots AS s FORCE INDEX (PRIMARY) WHERE s.name IN %(names)s"
+
+# Of these edges, the jobs at the other end.
+PARENTS: Final = f"""
+    SELECT CONVERT(j.id USING utf8mb4), j.state, j.due_at > {CLOCK}, e.policy, e.outcome
+    FROM holdfast_edges AS e FORCE INDEX (by_child) JOIN holdfast_jobs AS j ON j.seq = e.parent
+    WHERE e.child = (SELECT seq FROM holdfast_jobs WHERE id = %(id)s) AND j.state < {FORGOTTEN}
+    ORDER BY j.seq LIMIT %(limit)s"""
+CHILDREN: Final = f"""
+    SELECT CONVERT(j.id USING utf8mb4), j.state, j.due_at > {CLOCK}, e.policy, e.outcome
+    FROM holdfast_edges AS e FORCE INDEX (PRIMARY) JOIN holdfast_jobs AS j ON j.seq = e.child
+    WHERE e.parent = (SELECT seq FROM holdfast_jobs WHERE id = %(id)s) AND j.state < {FORGOTTEN}
+    ORDER BY e.child LIMIT %(limit)s"""
+
+NUMBER_OF_RELATIVES: Final = f"""
+    SELECT (SELECT COUNT(*) FROM holdfast_edges AS e WHERE e.child = j.seq AND e.outcome = {EDGE_OPEN}),
+        (SELECT COUNT(*) FROM holdfast_edges AS e WHERE e.parent = j.seq)
+    FROM holdfast_jobs AS j WHERE j.id = %(id)s"""
 
 CONDITIONS: Final = {
     "queue": "j.queue = %(queue)s",
@@ -254,63 +296,83 @@ class MysqlRecords(Records):
             views += slot_views(holders, waiting, waiters)
         return views
 
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        query = {"id": job_id, "limit": limit}
+
+        def read(session: Session) -> Relatives:
+            statements = (PARENTS, CHILDREN, NUMBER_OF_RELATIVES)
+            return relatives(*(session.rows(self._sql(statement), query) for statement in statements))
+
+        return self._connections.run(read)
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
-        def change(session: Session) -> CancelAnswer:
+        def change(session: Session) -> tuple[CancelAnswer, bool]:
             query = {"id": job_id, "reason": reason, "now": session.now()}
             # Locked first, so that a job that is claimed or released between the two statements is not missed.
-            state = self._locked_state(session, job_id)
-            if session.run(self._sql(CANCEL_WAITING), query):
-                return CancelAnswer.CANCELLED
+            locked = session.row(self._sql(LOCK_JOB), (job_id,))
+            if locked is not None and session.run(self._sql(CANCEL_WAITING), query):
+                return CancelAnswer.CANCELLED, note(session, self._sql, locked[:1])
             if session.run(self._sql(REQUEST_CANCEL), query):
-                return CancelAnswer.REQUESTED
-            return CancelAnswer.UNKNOWN if state is None else CancelAnswer.TOO_LATE
+                return CancelAnswer.REQUESTED, False
+            is_unknown = locked is None or locked[1] == FORGOTTEN
+            return CancelAnswer.UNKNOWN if is_unknown else CancelAnswer.TOO_LATE, False
 
-        return self._connections.transact(change)
+        return self._transact_noting(change)
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
-        def change(session: Session) -> ReplayAnswer:
-            state, now = self._locked_state(session, job_id), session.now()
+        def change(session: Session) -> tuple[ReplayAnswer, bool]:
+            locked, now = session.row(self._sql(LOCK_JOB), (job_id,)), session.now()
+            if locked is None:
+                return not_replayed(None), False
+            seq, state = locked
             wire = session.row(self._sql(MESSAGE_OF), (job_id,))
             if wire is not None and not ignore_expiry and has_expired(wire[0], now):
-                return ReplayAnswer.EXPIRED
+                return ReplayAnswer.EXPIRED, False
             query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
-            if session.run(self._sql(REPLAY), query):
-                return ReplayAnswer.REPLAYED
-            return not_replayed(state)
+            if not session.run(self._sql(REPLAY), query):
+                return not_replayed(STATES.get(state)), False
+            wait_again(session, self._sql, seq)
+            return ReplayAnswer.REPLAYED, note(session, self._sql, [seq])
 
-        return self._connections.transact(change)
-
-    def _locked_state(self, session: Session, job_id: str) -> JobState | None:
-        row = session.row(self._sql("SELECT state FROM holdfast_jobs WHERE id = %s FOR UPDATE"), (job_id,))
-        return None if row is None else STATES.get(row[0])
+        return self._transact_noting(change)
 
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         ended = "SELECT seq FROM holdfast_jobs WHERE id = %s AND state IN %s FOR UPDATE"
         codes = [CODES[state] for state in check_purge(states)]
 
-        def change(session: Session) -> bool:
+        def change(session: Session) -> tuple[bool, bool]:
             row = session.row(self._sql(ended), (job_id, codes))
             if row is None:
-                return False
+                return False, False
             self._leave_tombstones(session, [(row[0], session.now() + duration_us(TOMBSTONE_S))])
-            return True
+            return True, note(session, self._sql, row)
 
-        return self._connections.transact(change)
+        return self._transact_noting(change)
 
     def delete(self, outdated: Outdated) -> int:
-        def delete(session: Session) -> int:
+        def delete(session: Session) -> tuple[int, bool]:
             now = session.now()
-            found = self._lock_finished(session, CODES[outdated.state], outdated.queue, outdated.before(now))
+            spares = outdated.spares_parents
+            found = self._lock_finished(
+                session, CODES[outdated.state], outdated.queue, outdated.before(now), spares_parents=spares
+            )
             stones, rest = outdated.parted(found, now)
             self._leave_tombstones(session, stones)
             self._delete(session, rest)
-            return len(found)
+            return len(found), note(session, self._sql, [seq for seq, _ in found])
 
-        return self._connections.transact(delete)
+        return self._transact_noting(delete)
+
+    def _transact_noting(self, work: Callable[[Session], tuple[T, bool]]) -> T:
+        """Run `work(session)` in a transaction. If it left a note, which it also returns, resolve it."""
+        answer, has_notes = self._connections.transact(work)
+        if has_notes:
+            resolve_soon(self._connections)
+        return answer
 
     def delete_tombstones(self) -> int:
         def drop(session: Session) -> int:
-            old = self._lock_finished(session, FORGOTTEN, None, session.now())
+            old = self._lock_finished(session, FORGOTTEN, None, session.now(), spares_parents=False)
             for seqs in chunks(seq for seq, _ in old):
                 session.run(self._sql(DELETE_JOBS), (seqs,))
             return len(old)
@@ -358,13 +420,13 @@ class MysqlRecords(Records):
         lists = pieces(sorted({text(name) for (name,) in found}))
         return sum(self._connections.transact(partial(drop, names=names)) for names in lists)
 
-    def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
+    def _lock_finished(
+        self, session: Session, state: int, queue: str | None, before: int, *, spares_parents: bool
+    ) -> Sequence[Row]:
         """The oldest in a state (number, when it finished); one that is locked is being deleted or replayed."""
         lock = self._sql(LOCK_FINISHED) + (" SKIP LOCKED" if self._connections.skips_locked else "")
-        lane = state + LANE_OF_STATE
-        return session.rows(
-            lock, {"lane": lane, "mark": bytes(16), "before": before, "queue": queue, "limit": PRUNE_BATCH}
-        )
+        query = {"lane": state + LANE_OF_STATE, "mark": bytes(16), "before": before, "queue": queue}
+        return session.rows(lock, {**query, "limit": PRUNE_BATCH, "spares_parents": spares_parents})
 
     def _leave_tombstones(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
         """Replace these (number, expiry) by tombstones."""
@@ -373,12 +435,12 @@ class MysqlRecords(Records):
             for seq, wire in session.rows(self._sql(MESSAGES), (some,)):
                 session.run(self._sql(FORGET), (until[seq], content_digest(wire), seq))
         for some in chunks(until):
-            for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+            for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS, DELETE_EDGES):
                 session.run(self._sql(statement), (some,))
 
     def _delete(self, session: Session, seqs: Sequence[int]) -> None:
         for some in chunks(seqs):
-            for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+            for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS, DELETE_EDGES):
                 session.run(self._sql(statement), (some,))
 
     def _sql(self, statement: str) -> str:

@@ -15,9 +15,10 @@ from holdfast.queues.contract.slots import JobNumber
 from holdfast.queues.contract.state import CellName
 from holdfast.queues.engines.mysql.claims import HELD, holdings
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
+from holdfast.queues.engines.mysql.edges import note_ended
 from holdfast.queues.engines.mysql.lanes import LAST_WAITING, PLACE
 from holdfast.queues.engines.mysql.state import live_cells
-from holdfast.queues.engines.mysql.transactions import MysqlStatements
+from holdfast.queues.engines.mysql.statements import MysqlStatements, rows_of_ids
 from holdfast.queues.engines.tables.rows import NEVER, Row, text
 from holdfast.queues.engines.tables.states import BLOCKED, CANCELLED, FAILED, FORGOTTEN, PROCESSING, STATES, WAITING
 from holdfast.values import Cell, JobLease, JobState
@@ -105,6 +106,9 @@ NEGLECTED: Final = f"""
                         LEFT JOIN holdfast_jobs AS j ON j.seq = p.seq
                         WHERE p.slot = w.slot AND NOT COALESCE({IS_TAKEN}, 0)))
     LIMIT %s"""
+
+# One read for all that `repair` does: these slots, and null if there are notes on jobs with edges.
+UNDONE: Final = f"({NEGLECTED}) UNION ALL (SELECT NULL FROM holdfast_notes LIMIT 1)"
 
 LOCK_KEYS: Final = """
     INSERT INTO holdfast_uniques (name, id, until) VALUES (%s, '', 0) ON DUPLICATE KEY UPDATE name = name"""
@@ -204,7 +208,10 @@ class MysqlSlots(SlotRows):
         rows: list[Row] = []
         for seqs in chunks(waiting):
             self._session.run(self._sql(BLOCK), (self.now_us, seqs))
-            for seq, priority, due_at, id in self._session.rows(self._sql(TURNS), (seqs,)):
+            blocked = self._session.rows(self._sql(TURNS), (seqs,))
+            # Those that were cancelled may have children. This is so rare that the note is left to `repair`.
+            note_ended(self._session, self._sql, set(seqs).difference(seq for seq, *_ in blocked))
+            for seq, priority, due_at, id in blocked:
                 one = waiting[seq]
                 rows.append((seq, one.slot, one.queue, LAST_WAITING - priority, due_at, id, one.size, self.now_us))
         self._session.insert(self._sql(WAIT), rows)
@@ -300,23 +307,6 @@ def lock_unstarted(
     for seqs in chunks(seq for seq, state in states.items() if state in NOT_STARTED):
         states |= dict(session.rows(connections.sql(LOCK_JOBS), (seqs,)))
     return {text(id): (seq, states[seq], finished_at) for id, seq, _, finished_at in jobs}
-
-
-def rows_of_ids(
-    session: MysqlStatements, connections: MysqlConnections, statement: str, ids: Sequence[str]
-) -> list[Row]:
-    """The rows that this statement reads for these ids, the second column of which is a job's number. A caller's
-    snapshot may be old, so they are also read outside it; but only the snapshot has the caller's own jobs.
-    """
-
-    def read(session: MysqlStatements) -> dict[int, Row]:
-        lists = (session.rows(connections.sql(statement), (some,)) for some in pieces(ids))
-        return {row[1]: row for rows in lists for row in rows}
-
-    rows = read(session)
-    if not isinstance(session, Session):
-        rows |= connections.run(read)
-    return list(rows.values())
 
 
 def best_rows(session: Session, statement: str, pairs: Sequence[Row], limit: int) -> list[Row]:

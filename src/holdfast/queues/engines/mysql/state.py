@@ -24,7 +24,7 @@ from holdfast.queues.contract.state import (
     versions_of,
 )
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, pieces
-from holdfast.queues.engines.mysql.transactions import MysqlStatements
+from holdfast.queues.engines.mysql.statements import MysqlStatements
 from holdfast.queues.engines.tables.rows import NEVER, Row, text
 from holdfast.values import Cell, CellWrite, Put, Spend, Spent, Write
 

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from pymysql.constants import ER, SERVER_STATUS
 
@@ -17,6 +17,8 @@ from holdfast.queues.engines.mysql.connections import (
     MysqlConnections,
     Session,
 )
+from holdfast.queues.engines.mysql.edges import resolve_soon
+from holdfast.queues.engines.mysql.statements import MysqlStatements
 from holdfast.queues.engines.tables.rows import Row
 from holdfast.queues.engines.tables.states import PROCESSING
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
@@ -30,18 +32,6 @@ _seen: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 HELD_BY_RUN: Final = f"""
     SELECT seq, owner_token, queue FROM holdfast_jobs
     WHERE id = %s AND deliveries = %s AND state = {PROCESSING} AND lease_until > {CLOCK}"""
-
-
-class MysqlStatements(Protocol):
-    """Executes statements: our own session, or a caller's."""
-
-    def run(self, statement: str, values: tuple[Any, ...], /) -> int: ...
-
-    def rows(self, statement: str, values: tuple[Any, ...], /) -> Sequence[Row]: ...
-
-    def insert(self, statement: str, rows: Sequence[Row], /) -> None: ...
-
-    def now(self) -> int: ...
 
 
 class MysqlCaller:
@@ -124,7 +114,7 @@ class MysqlTransaction(HandlersTransaction):
     def __init__(
         self,
         connections: MysqlConnections,
-        settle: Callable[[Session, Sequence[Settlement], int], list[bool]],
+        settle: Callable[[Session, Sequence[Settlement], int], tuple[list[bool], bool]],
         job_id: str,
         delivery: int,
     ) -> None:
@@ -151,9 +141,11 @@ class MysqlTransaction(HandlersTransaction):
         with self._connections.translating():
             if ack.leaves:
                 self._session.run(HAND_BACK)  # others wait for the slots from now on
-            [is_held] = self._settle(self._session, [ack], self._session.now())
+            [is_held], has_notes = self._settle(self._session, [ack], self._session.now())
             if is_held:
                 self._session.run("COMMIT")
+        if is_held and has_notes:
+            resolve_soon(self._connections)
         return is_held
 
     def roll_back(self) -> None:
