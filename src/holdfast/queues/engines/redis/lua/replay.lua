@@ -23,5 +23,14 @@ if ignore_expiry then
   changes[5], changes[6] = 'ignore_expiry', 1
 end
 local deliveries = count(select(2, read_state(record[1])))
-move(id, queue, priority, WAITING, deliveries, now, changes)
+local name = name_of(id, number)
+disregard_failed(name)
+if edges.has_open(name) then
+  changes[#changes + 1], changes[#changes + 2] = 'due_at', at_once
+  block(id, queue, deliveries, now, changes)
+else
+  move(id, queue, priority, WAITING, deliveries, now, changes)
+end
+note({ id })
+resolve_noted()
 return 'replayed'
