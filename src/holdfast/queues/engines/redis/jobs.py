@@ -71,7 +71,7 @@ PAUSE: Final = Script("pause")
 RESUME: Final = Script("resume")
 
 # Limits of one call. All or none means one script, which blocks an otherwise idle server for half a second with this
-# many jobs. (A command has at most a million arguments, or a gigabyte.)
+# many jobs or edges. (A command has at most a million arguments, or a gigabyte.)
 MOST_JOBS: Final = 20_000
 MOST_EDGES: Final = 100_000
 MOST_BYTES: Final = 128 * 1024 * 1024
@@ -127,7 +127,12 @@ class RedisJobs(Jobs):
         return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
     def _accept_unique(
-        self, envelopes: Sequence[JobEnvelope], jobs: list[JobEnvelope], tail: _Words, kinds: Sequence[str], repeats: bool
+        self,
+        envelopes: Sequence[JobEnvelope],
+        jobs: list[JobEnvelope],
+        tail: _Words,
+        kinds: Sequence[str],
+        repeats: bool,
     ) -> list[Accepted]:
         numbers = {one.id: number for number, one in enumerate(jobs, 1)}
         asking = [(numbers[one.id], *unique_row(one.unique)) for one in envelopes if one.unique is not None]
@@ -302,8 +307,8 @@ def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
     edges = sum(len(one.after) for one in envelopes)
     if edges > MOST_EDGES:
         raise NotSupported(
-            f"jobs with {edges:,} parents in all are too many for one call to Redis; nothing was enqueued: enqueue fewer "
-            f"jobs at a time, with at most {MOST_EDGES:,} parents in all"
+            f"{edges:,} dependencies between jobs are too many for one call to Redis; nothing was enqueued: enqueue "
+            f"jobs with at most {MOST_EDGES:,} dependencies at a time"
         )
     size = sum(len(one.wire) for one in envelopes)
     if len(envelopes) > MOST_JOBS or size > MOST_BYTES:
