@@ -937,7 +937,7 @@ BUGS: dict[str, Bug] = {
         "test_a_rescheduled_child_still_waits", (RESCHEDULE, "state == BLOCKED and slot == ''", "false")
     ),
     "replayed child does not wait for its other parents": bug(
-        "test_a_replayed_child_runs_although_its_parent_failed", (REPLAY, "edges.has_open(name)", "false")
+        "test_a_replayed_child_runs_although_its_parent_failed", (REPLAY, "edges.has(name, EDGE_OPEN)", "false")
     ),
     "replayed child waits for the parent that failed": bug(
         "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed", (REPLAY, "disregard_failed(name)\n", "")

@@ -54,9 +54,10 @@ function edges.has(child, outcome)
   return found_in('ZRANGEBYSCORE', 'parents:' .. child, outcome, outcome + TO_WAIT, 'LIMIT', 0, 1)[1] ~= nil
 end
 
--- Whether the child waits for a parent, as far as can be known.
-function edges.has_open(child)
-  return edges.has(child, EDGE_OPEN) or call('HEXISTS', base .. 'rebuild', 'parents:' .. child) == 1
+-- Whether the edges of this child have to be rebuilt.
+function edges.is_damaged(child)
+  found_in('ZRANGE', 'parents:' .. child, 0, 0)
+  return call('HEXISTS', base .. 'rebuild', 'parents:' .. child) == 1
 end
 
 -- Block a job until its parents have completed.
