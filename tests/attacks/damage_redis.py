@@ -362,8 +362,8 @@ def _edges() -> Iterable[Case]:
         for stage in (Stage.WAITING, Stage.LEASED, Stage.DONE, Stage.DEAD):
             yield case(f"{end} of a job are a string, {stage}", stage, Fate.STAYS, *damage)
         yield case(f"{end} of a blocked job are a string", Stage.FAILED, Fate.STAYS, do("block"), *damage)
-    for name, damage in {"itself": do("edge"), "a ghost": do("edge", GHOST, score=2)}.items():
-        yield case(f"job that waits for {name}", Stage.FAILED, Fate.STAYS, do("block"), damage)
+    for name, edge in {"itself": do("edge"), "a ghost": do("edge", GHOST, score=2)}.items():
+        yield case(f"job that waits for {name}", Stage.FAILED, Fate.STAYS, do("block"), edge)
     missing = do("edge", GHOST, score=1), do("string", BAD_RECORD, "x")
     yield case("record of a blocked job is a string", Stage.FAILED, Fate.STAYS, do("block"), *missing)
     yield _record("state is blocked without edges", Stage.FAILED, Fate.STAYS, state="31:1")

@@ -138,6 +138,17 @@ def test_a_descendant_counts_towards_the_bound(lab: Lab) -> None:
     assert counted(lab) == {CANCELLED: 2 * (MAX_CHILDREN - 1)}
 
 
+def test_the_children_of_several_parents_count_towards_the_bound(lab: Lab) -> None:
+    lab.put("a", "b")
+    for parent in ("a", "b"):
+        jobs = [lab.envelope(f"{parent}{at}", after=(parent,), queue="many") for at in range(MAX_CHILDREN - 1)]
+        lab.engine.accept(jobs)
+    complete(lab, "a", "b")
+    assert counted(lab)[PENDING] == MAX_CHILDREN
+    lab.engine.repair()
+    assert counted(lab) == {PENDING: 2 * (MAX_CHILDREN - 1)}
+
+
 def test_a_settlement_releases_its_own_children_before_those_that_others_have_left(lab: Lab) -> None:
     put_family(lab, FAMILY)
     complete(lab, "parent")
@@ -159,12 +170,10 @@ def test_parents_that_are_spared_do_not_hide_others_from_pruning(lab: Lab, monke
     monkeypatch.setattr("holdfast.queues.engines.redis.records.PRUNE_BATCH", 2)
     engine = lab.open(LeasePolicy(retain_completed_s=60))
     parents, plain = [f"p{at}" for at in range(5)], [f"plain{at}" for at in range(5)]
-    for id in (*parents, *plain):
-        lab.put(id, queue=id[:5])
-        lab.advance(1)
+    lab.put(*parents, *plain)
     lab.put(*(f"child-of-{id}" for id in parents), after=tuple(parents), queue="children")
     for id in (*parents, *plain):
-        assert engine.ack(lab.take(id, queue=id[:5]))
+        assert engine.ack(lab.take(id))
         lab.advance(1)
     lab.advance(60)
     assert engine.prune() == len(plain)
@@ -283,6 +292,16 @@ def test_the_edges_of_deleted_jobs_are_deleted(lab: Lab, client: Any) -> None:
     assert not left & {"parents", "children", "watched", "notes"}
 
 
+def test_a_child_of_a_deleted_job_leaves_no_edge_of_it_when_it_is_replayed(lab: Lab, client: Any) -> None:
+    family(lab)
+    lab.engine.cancel("a")
+    assert lab.engine.discard("a", states=[CANCELLED])
+    lab.engine.replay("child")
+    check_indexes(client, PREFIX)
+    complete(lab, "b")
+    complete(lab, "child")
+
+
 def test_a_rescheduled_child_is_blocked_in_its_new_queue(lab: Lab, client: Any) -> None:
     lab.put("parent")
     lab.put("child", after=("parent",))
@@ -364,6 +383,34 @@ def test_parents_end_despite_a_damaged_key(lab: Lab, client: Any, index: str, la
     complete(lab, "child")
     maintain(lab)
     complete(lab, "grandchild")
+
+
+@pytest.mark.parametrize("other", ["parents:child", "children:a", "children:b", "notes"])
+def test_parents_end_despite_two_damaged_keys(lab: Lab, client: Any, other: str) -> None:
+    family(lab)
+    damage(client, "watched")
+    damage(client, key_of(client, other))
+    complete(lab, "a", "b")
+    assert states(lab, "child") == [BLOCKED]
+    # The second key is found to be damaged when the first one has been rebuilt.
+    maintain(lab)
+    maintain(lab)
+    complete(lab, "child")
+    check_indexes(client, PREFIX)
+
+
+def test_a_parent_whose_children_are_damaged_is_spared(lab: Lab, client: Any) -> None:
+    engine = lab.open(LeasePolicy(retain_completed_s=60))
+    family(lab)
+    assert lab.engine.ack(lab.take("a"))
+    lab.advance(61)
+    damage(client, key_of(client, "children:a"))
+    for _ in range(2):
+        engine.prune()
+        assert states(lab, "a") == [JobState.COMPLETED]
+        engine.tidy()
+    complete(lab, "b")
+    complete(lab, "child")
 
 
 @pytest.mark.parametrize("index", INDEXES)

@@ -874,7 +874,7 @@ BUGS: dict[str, Bug] = {
     ),
     "notes deleted at once": bug(
         "test_no_call_changes_more_than_a_thousand_children",
-        (EDGES, "if changed < MAX_CHILDREN and not is_rebuilding() then", "if true then"),
+        (EDGES, "if changed < MAX_CHILDREN then", "if true then"),
     ),
     "failures ignored": bug(
         "test_every_end_of_a_parent_is_noticed",

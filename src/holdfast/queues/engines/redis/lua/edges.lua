@@ -197,7 +197,7 @@ local function resolve()
     end
     local state = edges.parent(parent)
     read, changed = read + 1, changed + turn_all(parent, state, MAX_CHILDREN - changed)
-    if changed < MAX_CHILDREN and not is_rebuilding() then
+    if changed < MAX_CHILDREN then
       edges.forget(parent, state)
     end
   end

@@ -11,8 +11,8 @@ local function index(name, score, member, how)
   end
 end
 
--- Restore the other ends of the edges of a job. The parents are noted again: they may have ended in the meantime. Edges
--- with deleted parents are in their children only.
+-- Restore the other ends of the edges of a job. All parents are noted: they may have ended in the meantime, and a note
+-- is deleted although a damaged end of an edge could not be turned.
 local has_edges = set_aside_at['watched'] or set_aside_at['notes']
 for name in pairs(set_aside_at) do
   has_edges = has_edges or string.match(name, '^parents:') or string.match(name, '^children:')
