@@ -1,6 +1,6 @@
--- Edges between jobs: the decisions of `contract/edges.py`, repeated on the keys of this server. Functions have the same
--- names and decide in the same order as there. Scripts run one at a time, so nothing has to be locked, the script that
--- leaves a note resolves it, and the note on a parent with nothing to do is deleted where it is read.
+-- Edges between jobs: the decisions of `contract/edges.py`, repeated on the keys of this server. Scripts run one at a
+-- time, so nothing has to be locked: one parent is resolved after the other, by the script that leaves the note if it
+-- can, and the note on a parent with nothing to do is deleted where it is read.
 --
 -- No function fails because of a damaged key, which is set aside where it is found. While indexes are rebuilt, nothing
 -- is resolved: a child whose edges are incomplete would be released too early.
@@ -39,7 +39,7 @@ function edges.parent(name)
   return record and (state_of(record[1]) or BLOCKED)
 end
 
--- Store the outcome of an edge. Returns whether that was possible.
+-- Store the outcome of an edge, unless it was deleted. Returns whether the child can be decided about.
 function edges.turn(parent, child, score)
   if type(try('ZADD', base .. 'parents:' .. child, 'XX', score, parent)) == 'table' then
     set_aside('parents:' .. child)
@@ -78,6 +78,7 @@ local function dead_letter_blocked(id)
   end
 end
 
+-- What happens to a child: id, record (state, queue, priority, due time).
 local change = {}
 
 function change.release(id, record)

@@ -34,7 +34,7 @@ end
 
 -- Within each score, names are in order.
 local children, at = {}, 'children:' .. name
-for outcome = EDGE_OPEN, EDGE_CANCELLED, EDGE_MET do
+for _, outcome in ipairs({ EDGE_OPEN, EDGE_MET, EDGE_CANCELLED }) do
   for policy = TO_CANCEL, TO_WAIT do
     local score = outcome + policy
     for _, word in ipairs(found_in('ZRANGEBYSCORE', at, score, score, 'WITHSCORES', 'LIMIT', 0, limit)) do
