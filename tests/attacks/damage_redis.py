@@ -83,6 +83,29 @@ class RedisStore:
             else:
                 self._client.hset(self.key(f"job:{BAD}"), name, value)
 
+    def edge(self, parent: str = "", child: str = "", score: float = 0, **ends: bool) -> None:
+        """Store an edge at both ends, or at those given, with a note; the bad job is at each end that is not named."""
+        bad = f"{int(self._client.hget(self.key(f'job:{BAD}'), 'number')):016}{BAD}"
+        parent, child = parent or bad, child or bad
+        if ends.get("above", True):
+            self.ranked(f"parents:{child}", parent, score)
+        if ends.get("below", True):
+            self.ranked(f"children:{parent}", child, score)
+        self.hash("watched", {parent[16:]: parent})
+        self.ranked("notes", parent, 1)
+
+    def block(self) -> None:
+        """Block the bad job on its parents."""
+        self.record(state="31:1")
+        self._client.zrem(self.key(READY), BAD)
+        self.ranked(f"blocked:{QUEUE}", BAD, 1)
+
+    def ends(self, **damage: Any) -> None:
+        """Make one end of the edges of the bad job a string."""
+        number = int(self._client.hget(self.key(f"job:{BAD}"), "number"))
+        for name, value in damage.items():
+            self.string(f"{name}:{number:016}{BAD}", value)
+
     def state(self) -> bytes:
         field: bytes = self._client.hget(self.key(f"job:{BAD}"), "state")
         return field
@@ -126,6 +149,8 @@ BAD_RECORD, BAD_WIRE, BAD_TOLD = f"job:{BAD}", f"wire:{BAD}", f"told:{BAD}"
 READY = f"ready:{QUEUE}:5"
 TOKEN = "0123456789abcdef"
 SLOT = "key:a"
+GHOST = "0000000000000009ghost"
+"""The name of a job that does not exist, as the end of an edge."""
 END = b"\0" * 17
 """The claim and the verdict in front of how an attempt ended."""
 COUNTS = {"largest": LARGEST, "negative": -1, "a text": "many", "a fraction": 0.5, "empty": ""}
@@ -312,5 +337,37 @@ def _beside() -> Iterable[Case]:
         yield beside(f"nothing but an entry of {index}", do("ranked", index, "ghost", 1))
 
 
-CASES = [*_records(), *_times(), *_keys(), *_beside()]
+def _edges() -> Iterable[Case]:
+    """Edges and notes that no process wrote."""
+    scores = {"open": 0, "unknown": 9, "negative": -1, "largest": LARGEST, "infinite": float("inf"), "fraction": 0.5}
+    for index in ("watched", "notes"):
+        yield beside(f"{index} is a string", do("string", index, "x"))
+        yield beside(f"{index} is a string, next to edges", do("edge", GHOST, GHOST), do("string", index, "x"))
+    for name, member in {"empty": "", "short": "x", "without a number": f"{'x' * 16}{BAD}", "a ghost": GHOST}.items():
+        yield beside(f"note {name}", do("ranked", "notes", member, 1))
+        yield beside(f"edge between jobs, {name}", do("edge", member, member))
+        yield beside(f"edge of a job that waits, parent {name}", do("edge", parent=member))
+        yield beside(f"edge of a job that waits, child {name}", do("edge", child=member))
+    yield beside("watched job is not UTF-8", do("hash", "watched", {BAD: NOT_UTF8, NOT_UTF8: NOT_UTF8}))
+    for name, score in scores.items():
+        yield beside(f"edge score {name}", do("edge", parent=GHOST, score=score))
+        yield beside(f"edge score {name} of a job with itself", do("edge", score=score))
+        yield case(f"edge score {name} of a dead letter with itself", Stage.DEAD, Fate.STAYS, do("edge", score=score))
+        yield case(f"edge score {name} of a running job with itself", Stage.LEASED, Fate.STAYS, do("edge", score=score))
+    for end in ("above", "below"):
+        yield beside(f"edge of a job that waits, only {end}", do("edge", GHOST, **{end: False}))
+        yield case(f"edge of a dead letter, only {end}", Stage.DEAD, Fate.STAYS, do("edge", **{end: False}))
+    for end in ("parents", "children"):
+        damage = do("edge", score=20), do("ends", **{end: "x"})
+        for stage in (Stage.WAITING, Stage.LEASED, Stage.DONE, Stage.DEAD):
+            yield case(f"{end} of a job are a string, {stage}", stage, Fate.STAYS, *damage)
+        yield case(f"{end} of a blocked job are a string", Stage.FAILED, Fate.STAYS, do("block"), *damage)
+    for name, edge in {"itself": do("edge"), "a ghost": do("edge", GHOST, score=2)}.items():
+        yield case(f"job that waits for {name}", Stage.FAILED, Fate.STAYS, do("block"), edge)
+    missing = do("edge", GHOST, score=1), do("string", BAD_RECORD, "x")
+    yield case("record of a blocked job is a string", Stage.FAILED, Fate.STAYS, do("block"), *missing)
+    yield _record("state is blocked without edges", Stage.FAILED, Fate.STAYS, state="31:1")
+
+
+CASES = [*_records(), *_times(), *_keys(), *_beside(), *_edges()]
 IMPOSSIBLE = {"number largest of the last job": "numbers come from a counter, which no record moves"}

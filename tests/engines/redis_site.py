@@ -33,13 +33,14 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     base = f"{{{prefix}}}:"
     keys = {key.decode("latin-1").removeprefix(base) for key in client.scan_iter(match=f"{base}*", count=1000)}
     expected = {"schema", "number", "queues", "lengths", "pauses", "completions", "expiries", "buckets"}
-    expected |= {"slots", "sizes", "used", "uniques"}
+    expected |= {"slots", "sizes", "used", "uniques", "notes"}
     members: Counter[tuple[str, str]] = Counter()
     completed: Counter[tuple[str, float, str]] = Counter()
     held: dict[str, dict[str, float]] = {}
     waiting: set[tuple[str, str]] = set()
     delivered: set[tuple[str, str]] = set()
     blocked: dict[str, list[bytes]] = {}
+    names: dict[str, int] = {}
     for name in sorted(key for key in keys if key.startswith("job:")):
         id = name.removeprefix("job:")
         record = client.hgetall(base + name)
@@ -58,7 +59,8 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
                 delivered.add((queue, id))
         if state == 2:
             held.setdefault(f"claim:{claim}:{queue}", {})[id] = instant
-        if state == 3:
+        names[f"{int(record[b'number']):016}{id}"] = state
+        if state == 3 and b" " in record[b"state"]:
             _, _, slot = record[b"state"].decode().split(" ", 2)
             blocked.setdefault(f"waiting:{slot}:{queue}", []).append(_waiter(id, record))
         if state == 4:
@@ -72,6 +74,7 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     _check_completed(client, base, keys, completed)
     _check_cells(client, base, keys)
     expected |= _check_slots(client, base, keys, blocked)
+    expected |= _check_edges(client, base, keys, names)
     aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "cells:", "keys:", "damaged:")
     surplus = {key for key in keys - expected if not key.startswith(aids)}
     assert not surplus, f"left behind: {sorted(surplus)}"
@@ -132,6 +135,32 @@ def _check_slots(client: Any, base: str, keys: set[str], blocked: dict[str, list
     assert _names(client, base + "used") == sorted(held | queues.keys())
     own = {*blocked, *(f"queues:{slot}" for slot in queues), *(f"places:{slot}" for slot in held)}
     return own | ({"waited"} if queues else set())
+
+
+def _check_edges(client: Any, base: str, keys: set[str], names: dict[str, int]) -> set[str]:
+    """Check that both ends of every edge have it, unless one was deleted, and that parents are watched. Returns their
+    keys. `names` has the states of jobs by their names.
+    """
+    parents = {key.removeprefix("parents:") for key in keys if key.startswith("parents:")}
+    children = {key.removeprefix("children:") for key in keys if key.startswith("children:")}
+    noted = set(_names(client, base + "notes"))
+    above = {
+        (name.decode(), child, score)
+        for child in parents
+        for name, score in client.zrange(f"{base}parents:{child}", 0, -1, withscores=True)
+    }
+    below = {
+        (parent, name.decode(), score)
+        for parent in children
+        for name, score in client.zrange(f"{base}children:{parent}", 0, -1, withscores=True)
+    }
+    assert below <= above, "edges of children that do not have them"
+    for parent, child, score in above - below:
+        assert names.get(parent, 7) == 7, f"{parent} does not have its edge with {child} ({score})"
+    assert {name for name in parents if names.get(name, 7) == 7} == set(), "edges of deleted children"
+    assert {name for name in children - noted if names.get(name, 7) == 7} == set(), "edges of deleted parents"
+    assert {name.decode() for name in client.hvals(base + "watched")} == children
+    return {f"parents:{name}" for name in parents} | {f"children:{name}" for name in children} | {"watched"}
 
 
 def _names(client: Any, key: str) -> list[str]:

@@ -6,13 +6,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.contract import MAX_CHILDREN, LeasePolicy, new_owner_token
 from holdfast.queues.engines.redis import (
     connections as redis_connections,
+    edges as redis_edges,
     jobs as redis,
     records as redis_inspector,
     slots as redis_slots,
@@ -49,7 +50,7 @@ SLOTS = 16384
 BASE = f"{{{PREFIX}}}:"
 SCRIPTS = {
     one
-    for module in (redis, redis_inspector, redis_slots, redis_state, redis_connections)
+    for module in (redis, redis_edges, redis_inspector, redis_slots, redis_state, redis_connections)
     for one in vars(module).values()
     if isinstance(one, Script)
 }
@@ -191,6 +192,18 @@ def _live(engine: RedisEngine) -> None:
     assert engine.prune() == 1
     _share(engine)
     _enter(engine)
+    _depend(engine)
+
+
+def _depend(engine: RedisEngine) -> None:
+    """Let more jobs wait for another one than one call releases."""
+    family = [replace(job(f"child-{at}", queue="family"), after=("parent",)) for at in range(MAX_CHILDREN + 1)]
+    engine.accept([job("parent", queue="family"), *family])
+    (parent,) = engine.claim("family", 1, owner_token=new_owner_token())
+    assert engine.ack(parent)
+    assert engine.counts()["family"][JobState.BLOCKED] == 1
+    assert engine.repair() == 1
+    assert engine.relatives("parent").child_count == len(family)
 
 
 def _damage(engine: RedisEngine, server: RedisServer) -> None:
@@ -219,7 +232,7 @@ def _share(engine: RedisEngine) -> None:
 
 def _enter(engine: RedisEngine) -> None:
     key = Slot(name="key:a")
-    one, other = (msgspec.structs.replace(job(id, queue="keyed"), unique=Unique(key=id)) for id in ("one", "other"))
+    one, other = (replace(job(id, queue="keyed"), unique=Unique(key=id)) for id in ("one", "other"))
     assert [answer.created for answer in engine.accept([one, other])] == [True, True]
     leases = engine.claim("keyed", 2, owner_token=new_owner_token())
     answers = engine.enter([Entry(lease=lease, slots=(key,)) for lease in leases])

@@ -36,8 +36,10 @@ COMMON = part("common")
 COUNTS = part("counts")
 DELETE_UNUSED = part("delete_unused")
 DROP_TOMBSTONES = part("drop_tombstones")
+EDGES = part("edges")
 ENDING = part("ending")
 ENTER = part("enter")
+EXCHANGE = part("exchange")
 EXPIRE = part("expire")
 FORGETTING = part("forgetting")
 LEASES = part("leases")
@@ -47,12 +49,14 @@ OLDEST_DUE = part("oldest_due")
 PROMOTE = part("promote")
 READ = part("read")
 REAP = part("reap")
+RELATIVES = part("relatives")
 RENEW = part("renew")
 RESIZE = part("resize")
 REPLAY = part("replay")
 REPORT = part("report")
 RESCHEDULE = part("reschedule")
 SETTLE = part("settle")
+SETTLE_ONLY = part("settle_only")
 SIFT = part("sift")
 SLOTS = part("slots")
 SPEND = part("spend")
@@ -68,6 +72,9 @@ IS_PROCESSING = "state_of(record[1]) == PROCESSING"
 NOT_FOR_OTHERS = " and (place.owner_token or (not is_promoted and is_recent(place)))"
 STILL_BLOCKED = "state_of(record[1]) == BLOCKED and (blocked_on(record[1]) or one.slot) == one.slot"
 IF_UNKNOWN = "if #open > 0 then\n  return { open }\nend\n"
+IF_CANCELLED = "  if edges.has(child, EDGE_CANCELLED) then\n"
+UNNOTED = "has_watched = false\n"
+"""From here on, a script leaves no notes."""
 STORE_FENCE = "    write('ZADD', 'slots', { digits(one.fence), one.slot })\n"
 
 BUGS: dict[str, Bug] = {
@@ -320,7 +327,7 @@ BUGS: dict[str, Bug] = {
         (DROP_TOMBSTONES, "'stones', '-inf', now", "'stones', '-inf', '+inf'"),
     ),
     "freed id remembers what was told": bug(
-        "test_a_new_job_under_a_freed_id_inherits_nothing", (FORGETTING, ", base .. 'told:' .. id))", "))")
+        "test_a_new_job_under_a_freed_id_inherits_nothing", (FORGETTING, ", base .. 'told:' .. id,", ",")
     ),
     "record expires": bug(
         "test_unfinished_jobs_are_never_pruned",
@@ -481,7 +488,7 @@ BUGS: dict[str, Bug] = {
     ),
     "settlement without its jobs": bug(
         "test_each_settlement_applies_its_own_writes_and_enqueues",
-        (CARRYING, "  insert(new, place_of, known, free, number)\n", ""),
+        (CARRYING, "  connect(insert(new, place_of, known, free, number, after))\n", ""),
     ),
     "settled before ids are compared": bug(
         "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled",
@@ -505,7 +512,7 @@ BUGS: dict[str, Bug] = {
         (
             ACCEPT,
             "if not versions then\n",
-            "if not versions then\n  insert(jobs, place_of, known, free, reserve(#jobs))\n",
+            "if not versions then\n  insert(jobs, place_of, known, free, reserve(#jobs), {})\n",
         ),
     ),
     "accepted without the writes": bug(
@@ -727,7 +734,7 @@ BUGS: dict[str, Bug] = {
         (
             ACCEPT_UNIQUE,
             "if not duplicates then\n",
-            "if not duplicates then\n  insert(jobs, place_of, known, free, reserve(#jobs))\n",
+            "if not duplicates then\n  insert(jobs, place_of, known, free, reserve(#jobs), {})\n",
         ),
     ),
     "key stays with a job that runs": bug(
@@ -789,7 +796,168 @@ BUGS: dict[str, Bug] = {
     ),
     "rescheduled job forgets its attempts": bug(
         "test_a_failed_job_can_be_rescheduled_and_keeps_its_attempts",
-        (RESCHEDULE, "      'priority', priority })", "      'priority', priority, 'attempts', 0 })"),
+        (RESCHEDULE, "'priority', priority }", "'priority', priority, 'attempts', 0 }"),
+    ),
+    "child not blocked": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed",
+        (
+            ACCEPTING,
+            "        state, index, first = BLOCKED .. ':' .. at_once, 'blocked:' .. queue, at_once\n",
+            "",
+        ),
+    ),
+    "time of a blocked child not shown": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed", (VIEW, "since or false", "slot and since or false")
+    ),
+    "blocked child not counted": bug(
+        "test_blocked_children_are_counted_and_found",
+        (ACCEPTING, "'blocked:' .. queue, at_once", "'blocked:' .. queue .. '-', at_once"),
+    ),
+    "child waits for one of its parents": bug(
+        "test_parents_that_complete_one_after_the_other_release_the_child_once",
+        (EDGES, "ipairs(parents) do", "ipairs({ parents[1] }) do"),
+    ),
+    "first parent releases the child": bug(
+        "test_parents_that_complete_one_after_the_other_release_the_child_once",
+        (EDGES, "if not edges.has(child, EDGE_OPEN) then", "if true then"),
+    ),
+    "unknown parent accepted": bug(
+        "test_an_unknown_parent_refuses_the_whole_call", (EDGES, "if not there[parent] then", "if false then")
+    ),
+    "tombstone taken for a parent": bug(
+        "test_an_unknown_parent_refuses_the_whole_call",
+        (EDGES, "state and state ~= FORGOTTEN or false", "state and true or false"),
+    ),
+    "end of a completed parent not noted": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed", (ENDING, "  note(ids)\n", "")
+    ),
+    "end of any other parent not noted": bug(
+        "test_every_end_of_a_parent_is_noticed", (ENDING, "    note({ id })\n", "")
+    ),
+    "reaped parent not noted": bug(
+        "test_every_end_of_a_parent_is_noticed",
+        (REAP, "  local changes = { 'crashes'", UNNOTED + "local changes = { 'crashes'"),
+    ),
+    "parent cancelled by an operator not noted": bug(
+        "test_every_end_of_a_parent_is_noticed", (CANCEL, "local _, deliveries", UNNOTED + "local _, deliveries")
+    ),
+    "parent cancelled on entry not noted": bug(
+        "test_every_end_of_a_parent_is_noticed",
+        (SLOTS, "      end_delivery(token", UNNOTED + "      end_delivery(token"),
+    ),
+    "deleted parent not noted": bug("test_a_deleted_parent_counts_as_failed", (FORGETTING, "  note({ id })\n", "")),
+    "replayed parent not noted": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else", (REPLAY, "note({ id })\n", "")
+    ),
+    "parent that has ended not noted": bug(
+        "test_a_parent_that_has_ended_counts_at_once",
+        (EDGES, "if not state or FINISHED[state] then\n      leave_note", "if false then\n      leave_note"),
+    ),
+    "cancelled child not noted": bug(
+        "test_a_cascade_reaches_every_descendant",
+        (EDGES, "  move(id, record[2], record[3], CANCELLED", UNNOTED + "  move(id, record[2], record[3], CANCELLED"),
+    ),
+    "reopened child not noted": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else", (EDGES, "  note({ id })\n", "")
+    ),
+    "settlement leaves its notes to repair": bug(
+        "test_a_child_is_blocked_until_its_parent_has_completed", (SETTLE_ONLY, "resolve_noted()\n", "")
+    ),
+    "exchange leaves its notes to repair": bug(
+        "test_a_settlement_releases_the_children_in_the_same_call", (EXCHANGE, "resolve_noted()\n", "")
+    ),
+    "settlement without the edges of its jobs": bug(
+        "test_a_settlement_can_enqueue_a_child_of_its_job", (CARRYING, "  connect(insert(", "  unpack(insert(")
+    ),
+    "notes not read by repair": bug(
+        "test_no_call_changes_more_than_a_thousand_children", (PROMOTE, "call('EXISTS', base .. 'notes')", "0")
+    ),
+    "notes deleted at once": bug(
+        "test_no_call_changes_more_than_a_thousand_children",
+        (EDGES, "if changed < MAX_CHILDREN then", "if true then"),
+    ),
+    "failures ignored": bug(
+        "test_every_end_of_a_parent_is_noticed",
+        (EDGES, "elseif not state or FINISHED[state] then", "elseif not state then"),
+    ),
+    "failed parent taken for a completed one": bug(
+        "test_a_cascade_reaches_every_descendant",
+        (EDGES, "if state == COMPLETED then", "if state == COMPLETED or state == DEAD then"),
+    ),
+    "every policy cancels": bug(
+        "test_a_parent_that_has_ended_counts_at_once",
+        (EDGES, "turn(TO_RUN, EDGE_OPEN, EDGE_MET)", "turn(TO_RUN, EDGE_OPEN, EDGE_CANCELLED)"),
+    ),
+    "waiting for a replay is cancelled": bug(
+        "test_a_deleted_parent_counts_as_failed",
+        (EDGES, "if not state then\n      turn(TO_WAIT", "if true then\n      turn(TO_WAIT"),
+    ),
+    "waits for a deleted parent": bug(
+        "test_a_deleted_parent_counts_as_failed", (EDGES, "      turn(TO_WAIT, EDGE_OPEN, EDGE_CANCELLED)\n", "")
+    ),
+    "replay revives nothing": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (EDGES, "      turn(policy, EDGE_CANCELLED, EDGE_OPEN)\n", ""),
+    ),
+    "child cancelled before the replay of its parent not found": bug(
+        "test_a_replayed_parent_that_completes_at_once_releases_all_that_it_cancelled",
+        (EDGES, "      turn(policy, EDGE_CANCELLED, EDGE_MET)\n", ""),
+    ),
+    "child cancelled once it waits for no parent": bug(
+        "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed",
+        (EDGES, IF_CANCELLED, IF_CANCELLED.replace(" then", " and not edges.has(child, EDGE_OPEN) then")),
+    ),
+    "one replay revives the child of two": bug(
+        "test_a_child_of_two_failed_parents_is_revived_when_both_are_replayed",
+        (
+            EDGES,
+            IF_CANCELLED,
+            IF_CANCELLED.replace(" then", " and not (is_cancelled and edges.has(child, EDGE_OPEN)) then"),
+        ),
+    ),
+    "child cancelled by an operator revived": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (EDGES, " and record[5] == PARENT_FAILED", ""),
+    ),
+    "child cancelled without a reason": bug(
+        "test_every_end_of_a_parent_is_noticed", (EDGES, "'cancel_reason', PARENT_FAILED }", "'cancel_reason', '' }")
+    ),
+    "reopened child has its reason": bug(
+        "test_a_replayed_parent_revives_what_it_cancelled_and_nothing_else",
+        (EDGES, "  try('HDEL', base .. 'job:' .. id, 'cancel_reason')\n", ""),
+    ),
+    "released child due at once": bug(
+        "test_a_released_child_keeps_its_due_time_and_priority", (EDGES, "digits(time_of(due)), {})", "at_once, {})")
+    ),
+    "released child has no priority": bug(
+        "test_a_released_child_keeps_its_due_time_and_priority",
+        (EDGES, "move(id, queue, priority, WAITING", "move(id, queue, '5', WAITING"),
+    ),
+    "child released by its replacement": bug(
+        "test_a_rescheduled_child_still_waits", (RESCHEDULE, "state == BLOCKED and slot == ''", "false")
+    ),
+    "replayed child does not wait for its other parents": bug(
+        "test_a_replayed_child_runs_although_its_parent_failed", (REPLAY, "edges.has(name, EDGE_OPEN)", "false")
+    ),
+    "replayed child waits for the parent that failed": bug(
+        "test_a_replayed_child_no_longer_waits_for_the_parent_that_failed", (REPLAY, "disregard_failed(name)\n", "")
+    ),
+    "parent of an unfinished child pruned": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children", (SIFT, "ARGV[7] == '1'", "false")
+    ),
+    "parent of a released child pruned": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children",
+        (EDGES, "not FINISHED[state_of(record[1])] then", "state_of(record[1]) == BLOCKED then"),
+    ),
+    "spared parents hide the others": bug(
+        "test_a_parent_is_retained_for_its_unfinished_children",
+        (SIFT, "      is_needed = true\n", "      return false\n"),
+    ),
+    "met edges counted as open": bug(
+        "test_relatives_are_listed", (RELATIVES, "EDGE_OPEN, EDGE_OPEN + TO_WAIT)", "EDGE_OPEN, EDGE_MET + TO_WAIT)")
+    ),
+    "relatives in any order": bug(
+        "test_relatives_are_listed", (RELATIVES, "return one[1] < other[1]", "return one[1] > other[1]")
     ),
 }
 

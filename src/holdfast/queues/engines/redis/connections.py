@@ -99,10 +99,10 @@ def _part(name: str) -> str:
 
 PREPARE: Final = Script("prepare")
 REPAIR: Final = Script("repair")
-REINDEX: Final = Script("ending", "slots", "reindex")
+REINDEX: Final = Script("ending", "edges", "slots", "reindex")
 RECOUNT: Final = Script("recount")
 RELIST: Final = Script("relist")
-REBUILT: Final = Script("rebuilt")
+REBUILT: Final = Script("ending", "edges", "rebuilt")
 # The errors of a script that meets a key written by another program.
 DAMAGED: Final = ("WRONGTYPE", "value is not an integer", "increment or decrement would overflow")
 SCANNED_AT_ONCE: Final = 1000

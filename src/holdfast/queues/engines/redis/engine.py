@@ -12,7 +12,9 @@ from holdfast.queues.envelope import EnvelopeFactory
 class RedisEngine(Engine):
     """Jobs, records and shared state on a Redis or Valkey server."""
 
-    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=False, wakes_up=True)
+    capabilities = Capabilities(
+        durable=True, shared=True, transactional_enqueue=False, wakes_up=True, dependencies=True
+    )
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.clock import Clock, duration_us, to_us
 from holdfast.codec import content_digest
-from holdfast.errors import IdConflict, NotSupported, StateConflict, UniqueConflict
+from holdfast.errors import IdConflict, NotSupported, StateConflict, UniqueConflict, UnknownParent
 from holdfast.queues.contract import (
     PRUNE_BATCH,
     Crashes,
@@ -30,6 +30,7 @@ from holdfast.queues.contract import (
     until_done,
 )
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
+from holdfast.queues.engines.redis.edges import parent_rows, resolve_notes
 from holdfast.queues.engines.redis.slots import ENTER, PROMOTE, entered, entry_rows, log_dead_letters, unique_row
 from holdfast.queues.engines.redis.state import packed, write_rows
 from holdfast.queues.engines.tables.rows import Row, attempt_columns, lease_state, leased, pauses, text
@@ -51,30 +52,28 @@ from holdfast.values import (
     Settlement,
 )
 
-ACCEPT: Final = Script("accepting", "cells", "accept")
-ACCEPT_UNIQUE: Final = Script("accepting", "uniques", "cells", "accept_unique")
-RESCHEDULE: Final = Script("ending", "accepting", "slots", "reschedule")
+ACCEPT: Final = Script("ending", "edges", "accepting", "cells", "accept")
+ACCEPT_UNIQUE: Final = Script("ending", "edges", "accepting", "uniques", "cells", "accept_unique")
+RESCHEDULE: Final = Script("ending", "edges", "accepting", "slots", "reschedule")
 CLAIM: Final = Script("room", "ending", "claim", "claim_only")
 LOOK: Final = Script("look")
-SETTLE: Final = Script("room", "ending", "settle", "settle_only")
-CARRY_AND_SETTLE: Final = Script(
-    "room", "ending", "settle", "accepting", "uniques", "cells", "slots", "carrying", "carry_and_settle"
-)
-EXCHANGE: Final = Script("room", "ending", "settle", "claim", "exchange")
-CARRY_AND_EXCHANGE: Final = Script(
-    "room", "ending", "settle", "accepting", "uniques", "cells", "slots", "carrying", "claim", "carry_and_exchange"
-)
+SETTLE: Final = Script("room", "ending", "edges", "settle", "settle_only")
+CARRYING: Final = ("room", "ending", "edges", "settle", "accepting", "uniques", "cells", "slots", "carrying")
+CARRY_AND_SETTLE: Final = Script(*CARRYING, "carry_and_settle")
+EXCHANGE: Final = Script("room", "ending", "edges", "settle", "claim", "exchange")
+CARRY_AND_EXCHANGE: Final = Script(*CARRYING, "claim", "carry_and_exchange")
 RENEW: Final = Script("room", "ending", "renew")
 LEASES: Final = Script("ending", "leases")
 REPORT: Final = Script("room", "ending", "report")
 EXPIRE: Final = Script("room", "ending", "claims", "expire")
-REAP: Final = Script("room", "ending", "claims", "reap")
+REAP: Final = Script("room", "ending", "edges", "claims", "reap")
 PAUSE: Final = Script("pause")
 RESUME: Final = Script("resume")
 
 # Limits of one call. All or none means one script, which blocks an otherwise idle server for half a second with this
-# many jobs. (A command has at most a million arguments, or a gigabyte.)
+# many jobs or edges. (A command has at most a million arguments, or a gigabyte.)
 MOST_JOBS: Final = 20_000
+MOST_EDGES: Final = 100_000
 MOST_BYTES: Final = 128 * 1024 * 1024
 
 # How many slots one call of `repair` checks, and in how many of them it promotes jobs.
@@ -115,10 +114,12 @@ class RedisJobs(Jobs):
             else:
                 fresh[one.id] = one
         jobs = list(fresh.values())
-        tail: _Words = [_pack(write_rows(writes))] if writes else []
+        parents = parent_rows(list(enumerate(jobs, 1)))
+        tail: _Words = [_pack(write_rows(writes))] if writes or parents else []
+        tail += [_pack(parents)] if parents else []
         kinds = [one.kind for one in writes]
         if any(one.unique is not None for one in envelopes):
-            return self._accept_unique(envelopes, jobs, tail, kinds)
+            return self._accept_unique(envelopes, jobs, tail, kinds, not writes)
         known, [is_applied] = self._compare(ACCEPT, [], jobs, tail, repeats=not writes, kinds=kinds)
         if not is_applied:
             raise StateConflict(REFUSED_WRITES)
@@ -126,12 +127,17 @@ class RedisJobs(Jobs):
         return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
     def _accept_unique(
-        self, envelopes: Sequence[JobEnvelope], jobs: list[JobEnvelope], writes: _Words, kinds: Sequence[str]
+        self,
+        envelopes: Sequence[JobEnvelope],
+        jobs: list[JobEnvelope],
+        tail: _Words,
+        kinds: Sequence[str],
+        repeats: bool,
     ) -> list[Accepted]:
         numbers = {one.id: number for number, one in enumerate(jobs, 1)}
         asking = [(numbers[one.id], *unique_row(one.unique)) for one in envelopes if one.unique is not None]
         known, [is_applied, *rest] = self._compare(
-            ACCEPT_UNIQUE, [], jobs, [_pack(asking), *writes], repeats=not writes, kinds=kinds
+            ACCEPT_UNIQUE, [], jobs, [_pack(asking), *tail], repeats=repeats, kinds=kinds
         )
         if len(rest) > 1:
             raise _unique_conflict(rest[1])
@@ -168,7 +174,9 @@ class RedisJobs(Jobs):
             if not found:
                 return known, answer
             number: int
-            for number, record, digest, wire in found:
+            for number, record, digest, wire, *parent in found:
+                if parent:
+                    raise UnknownParent(jobs[number - 1].id, text(parent[0]))
                 _refuse_other_content(jobs[number - 1], digest or content_digest(wire or b""))
                 known[number] = record
 
@@ -190,12 +198,12 @@ class RedisJobs(Jobs):
         return [entered(answer, now) for answer in answers]
 
     def repair(self) -> int:
-        promoted, last = 0, b""
+        promoted, last, has_notes = 0, b"", 0
         while last is not None:
-            number, last, dead = self._connections.run(PROMOTE, last, CHECKED_SLOTS, REPAIRED_SLOTS)
+            number, last, dead, has_notes = self._connections.run(PROMOTE, last, CHECKED_SLOTS, REPAIRED_SLOTS)
             log_dead_letters(dead)
             promoted += number
-        return promoted
+        return promoted + (resolve_notes(self._connections) if has_notes else 0)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -296,6 +304,12 @@ class RedisJobs(Jobs):
 
 
 def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
+    edges = sum(len(one.after) for one in envelopes)
+    if edges > MOST_EDGES:
+        raise NotSupported(
+            f"{edges:,} dependencies between jobs are too many for one call to Redis; nothing was enqueued: enqueue "
+            f"jobs with at most {MOST_EDGES:,} dependencies at a time"
+        )
     size = sum(len(one.wire) for one in envelopes)
     if len(envelopes) > MOST_JOBS or size > MOST_BYTES:
         raise NotSupported(
@@ -354,6 +368,7 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
             [(number_of(job), *unique_row(job.unique)) for job in one.enqueues if job.unique is not None],
             str(CODES[effect_of(one).state]),
             keeps_turn(one),
+            parent_rows([(number_of(job), job) for job in one.enqueues if job.after]),
         )
         for place, one in enumerate(settlements)
         if one.leaves or one.writes or one.enqueues

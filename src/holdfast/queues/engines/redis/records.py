@@ -12,6 +12,7 @@ from holdfast.codec import content_digest, describe
 from holdfast.queues.contract import (
     IDLE_SLOT_S,
     PRUNE_BATCH,
+    SHOWN_RELATIVES,
     SHOWN_WAITERS,
     TOMBSTONE_S,
     LeasePolicy,
@@ -20,6 +21,7 @@ from holdfast.queues.contract import (
     check_purge,
 )
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.redis.edges import read_relatives
 from holdfast.queues.engines.redis.slots import DELETE_UNUSED, LIST_SLOTS
 from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, oldest_waits, slot_views, text, view
 from holdfast.queues.engines.tables.states import CODES
@@ -32,6 +34,7 @@ from holdfast.values import (
     Outcome,
     Page,
     QueueWait,
+    Relatives,
     ReplayAnswer,
     SlotView,
 )
@@ -41,10 +44,10 @@ OLDEST_DUE: Final = Script("oldest_due")
 FIND: Final = Script("view", "find")
 GET: Final = Script("view", "get")
 MESSAGE: Final = Script("message")
-CANCEL: Final = Script("room", "ending", "slots", "cancel")
-REPLAY: Final = Script("room", "ending", "replay")
-SIFT: Final = Script("forgetting", "sift")
-BURY: Final = Script("forgetting", "bury")
+CANCEL: Final = Script("room", "ending", "edges", "slots", "cancel")
+REPLAY: Final = Script("room", "ending", "edges", "replay")
+SIFT: Final = Script("ending", "edges", "forgetting", "sift")
+BURY: Final = Script("ending", "edges", "forgetting", "bury")
 DROP_TOMBSTONES: Final = Script("drop_tombstones")
 
 COUNTED: Final = (
@@ -143,6 +146,9 @@ class RedisRecords(Records):
             found += slot_views(*rows)
         return found
 
+    def relatives(self, job_id: str, *, limit: int = SHOWN_RELATIVES) -> Relatives:
+        return read_relatives(self._connections, job_id, limit)
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return CancelAnswer(self._connections.run(CANCEL, job_id, reason).decode())
 
@@ -176,15 +182,16 @@ class RedisRecords(Records):
 
     def delete(self, outdated: Outdated) -> int:
         """Delete all of these records, in batches, so that no other call waits long for the server."""
-        total, state = 0, CODES[outdated.state]
+        total, state, spared = 0, CODES[outdated.state], 0
         age, known = _word(outdated.age_us), _word(outdated.known_us)
-        limits = (state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES)
+        limits = (state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES, int(outdated.spares_parents))
         removed: int
         while True:
-            removed, left, named = self._connections.run(SIFT, *limits)
+            before = spared
+            removed, left, named, spared = self._connections.run(SIFT, *limits, before)
             buried = self._bury(state, named, outdated.known_us)
             total += removed + buried
-            if not left and not buried:
+            if not left and not buried and spared == before:
                 return total
 
     def _bury(self, state: int, named: Sequence[Sequence[Any]], known_us: int | None) -> int:

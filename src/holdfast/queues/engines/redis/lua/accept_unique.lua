@@ -1,6 +1,7 @@
 -- Store these jobs except those whose unique key another job has, and apply all writes, or nothing. ARGV: jobs;
--- packed, for each job with a unique key: its number, key, scope, period, and whether to refuse the call; packed writes
--- if there are any. Returns the jobs still to be compared; if there are none, also whether the conditions of all writes
+-- packed, for each job with a unique key: its number, key, scope, period, and whether to refuse the call; packed, if there
+-- are any: writes, and the number, policy and parents of jobs with parents. Returns the jobs still to be compared, or the
+-- job whose parent is unknown; if there are none, also whether the conditions of all writes
 -- hold, and the number of each job that was not stored, with the id of the job that has its key; if the call is
 -- refused, also the key and the job that has it.
 local count, place_of, compared, at = read_jobs(1)
@@ -17,13 +18,19 @@ local duplicates, taken = find_duplicates(asking)
 if not duplicates then
   return { open, 0, {}, taken }
 end
-local versions, cells = plan(ARGV[at + 1] and cmsgpack.unpack(ARGV[at + 1]) or {})
+local new, others = without(duplicates, jobs, place_of)
+local after = by_job(unpacked(at + 2))
+local orphan = find_orphan(new, place_of, known, after)
+if orphan then
+  return { { orphan } }
+end
+local versions, cells = plan(unpacked(at + 1))
 if not versions then
   return { open, 0 }
 end
-local new, others = without(duplicates, jobs, place_of)
 local number = reserve(#new)
 uniques.store(taken)
-insert(new, place_of, known, free, number)
+connect(insert(new, place_of, known, free, number, after))
 store(cells)
+resolve_noted()
 return { open, 1, others }

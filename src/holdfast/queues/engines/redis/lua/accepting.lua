@@ -56,9 +56,11 @@ local function due_of(delay, due, immediate)
   return delay ~= '0' and digits(now + delay) or tonumber(due) > now and due or digits(immediate)
 end
 
--- Store these jobs, except those that are known, with the numbers after this one. No write fails: see `write`.
-local function insert(jobs, place_of, known, free, number)
-  local all, wires, ready, queues = {}, {}, {}, {}
+-- Store these jobs, except those that are known, with the numbers after this one. Those with parents are blocked:
+-- `after` has the policy and the parents of each. Returns the children, as `connect` takes them. No write fails: see
+-- `write`.
+local function insert(jobs, place_of, known, free, number, after)
+  local all, wires, ready, queues, children = {}, {}, {}, {}, {}
   -- Jobs accepted together are due in the order given, so each is due a microsecond after the one before.
   local immediate = now - #jobs
   for _, one in ipairs(jobs) do
@@ -73,18 +75,22 @@ local function insert(jobs, place_of, known, free, number)
       end
       number = number + 1
       due = due_of(delay, due, immediate)
-      local score = digits(number)
-      call('HSET', base .. 'job:' .. id, 'state', WAITING, 'queue', queue, 'job', job, 'priority', priority,
+      local score, state = digits(number), WAITING
+      local index, first = 'ready:' .. queue .. ':' .. priority, due
+      if after[one] then
+        state, index, first = BLOCKED .. ':' .. at_once, 'blocked:' .. queue, at_once
+        children[#children + 1] = { name_of(id, score), unpack(after[one]) }
+      end
+      call('HSET', base .. 'job:' .. id, 'state', state, 'queue', queue, 'job', job, 'priority', priority,
         'number', score, 'accepted_at', at_once, 'due_at', due)
       all[#all + 1], all[#all + 2] = score, id
       wires[#wires + 1], wires[#wires + 2] = base .. 'wire:' .. id, wire
-      local index = 'ready:' .. queue .. ':' .. priority
       if not ready[index] then
         ready[index] = {}
         queues[queue] = true
       end
       local waiting = ready[index]
-      waiting[#waiting + 1], waiting[#waiting + 2] = due, id
+      waiting[#waiting + 1], waiting[#waiting + 2] = first, id
     end
   end
   for first = 1, #wires, 1000 do
@@ -98,6 +104,21 @@ local function insert(jobs, place_of, known, free, number)
     write('SADD', 'queues', { queue })
     wake(queue)
   end
+  return children
+end
+
+-- The values that are packed in this argument; none if there is no such argument.
+local function unpacked(at)
+  return ARGV[at] and cmsgpack.unpack(ARGV[at]) or {}
+end
+
+-- The policy and the parents of jobs by their numbers, from rows of all three.
+local function by_job(rows)
+  local after = {}
+  for _, row in ipairs(rows) do
+    after[row[1]] = { row[2], row[3] }
+  end
+  return after
 end
 
 -- The numbers from 1 to `count`.

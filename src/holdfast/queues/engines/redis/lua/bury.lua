@@ -13,4 +13,5 @@ for at = 4, #ARGV, 3 do
   end
 end
 all_left()
+resolve_noted()
 return buried

@@ -20,4 +20,5 @@ if state == BLOCKED then
 end
 local _, deliveries = read_state(record[1])
 move(id, queue, priority, CANCELLED, deliveries, now, { 'cancel_reason', reason })
+resolve_noted()
 return 'cancelled'

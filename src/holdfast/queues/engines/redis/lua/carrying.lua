@@ -14,15 +14,16 @@ end
 
 -- ARGV from `at` on: jobs, each content once; what settlements carry, packed: the number of the answer, id, claim,
 -- delivery, writes, the numbers of jobs, the slots it leaves, the unique keys of its jobs (number of the job, key, scope,
--- period, whether to refuse the call), the state in which it leaves its own job, and whether that job keeps its turn in
--- the slots; then the settlements. Returns the jobs still to be compared, the answers, and the unique key that refuses
+-- period, whether to refuse the call), the state in which it leaves its own job, whether that job keeps its turn in the
+-- slots, and the number, policy and parents of its jobs with parents; then the settlements. Returns the jobs still to be
+-- compared (or the job whose parent is unknown), the answers, and the unique key that refuses
 -- the call, with the job that has it. If there are no answers, nothing was written.
 local function settle_and_carry(at, crash_limit)
   local _, place_of, compared, next_at = read_jobs(at)
   local carriers = cmsgpack.unpack(ARGV[next_at])
-  local clashes, jobs, by_id, asking, after = {}, {}, {}, {}, {}
+  local clashes, jobs, by_id, asking, ends, with_parents = {}, {}, {}, {}, {}, {}
   for _, carrier in ipairs(carriers) do
-    local _, id, token, delivery, written, numbers, _, wanted, state = unpack(carrier)
+    local _, id, token, delivery, written, numbers, _, wanted, state, _, parents = unpack(carrier)
     -- A settlement whose lease no longer holds will be refused, and its jobs with it.
     local is_held = held_until(token, state_field(id), delivery)
     for _, job in ipairs(is_held and numbers or {}) do
@@ -35,8 +36,11 @@ local function settle_and_carry(at, crash_limit)
         clashes[#clashes + 1] = { job, '', false, ARGV[place_of(other) + 4] }
       end
     end
+    for _, one in ipairs(is_held and parents or {}) do
+      with_parents[#with_parents + 1] = one
+    end
     if is_held and wanted then
-      after[id] = state
+      ends[id] = state
       for _, one in ipairs(wanted) do
         asking[#asking + 1] = one
       end
@@ -47,11 +51,17 @@ local function settle_and_carry(at, crash_limit)
   if #clashes > 0 or #open > 0 then
     return #clashes > 0 and clashes or open
   end
+  local after, stored = by_job(with_parents), jobs
   if #asking > 0 then
-    local duplicates, conflict = find_duplicates(asking_for(asking, place_of, true), after)
+    local duplicates, conflict = find_duplicates(asking_for(asking, place_of, true), ends)
     if not duplicates then
       return open, false, conflict
     end
+    stored = without(duplicates, jobs, place_of)
+  end
+  local orphan = find_orphan(stored, place_of, known, after)
+  if orphan then
+    return { orphan }
   end
   local number = reserve(#jobs)
   local answers, writes, new = settle(next_at + 1, crash_limit), {}, {}
@@ -84,6 +94,7 @@ local function settle_and_carry(at, crash_limit)
     uniques.store(taken)
     new = without(duplicates, new, place_of)
   end
-  insert(new, place_of, known, free, number)
+  connect(insert(new, place_of, known, free, number, after))
+  resolve_noted()
   return open, answers
 end

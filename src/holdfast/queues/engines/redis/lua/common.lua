@@ -9,8 +9,8 @@
 -- The first character of `state` is the state; the number of deliveries follows. If the job is held or was
 -- acknowledged, there are also a colon, an instant (when the lease expires, or when the job completed), a space and
 -- the claim (16 bytes). An acknowledgement adds the verdict (one letter), start and end (8 bytes each, big-endian; 0
--- without a record). If the job is blocked, there are a colon, since when, a space, the size of the slot as its message
--- has it, a space, and the name of the slot.
+-- without a record). If the job is blocked, there are a colon and since when; if it waits for a slot, and not for other
+-- jobs, also a space, the size of the slot as its message has it, a space, and the name of the slot.
 --
 -- The others are indexes of the records. Their scores are stored nowhere else, except for the instants above and the
 -- due time:
@@ -43,6 +43,14 @@
 --   slots                       zset: slots, by the last fence that was given out
 --   sizes                       hash: the size of each slot whose size was set, a space, and until when it admits no job
 --   uniques                     hash: the job that was last stored with a key, and when its period ends
+--
+-- Edges between jobs. The name of a job in them is its number (16 digits) and its id; the score of an edge is its outcome
+-- (0 open, 10 met, 20 cancelled) plus its policy (0 cancel, 1 run, 2 wait):
+--
+--   parents:<name>              zset: the jobs that this one waits for
+--   children:<name>             zset: the jobs that wait for this one; deleted once it was deleted and they are resolved
+--   watched                     hash: the name of each job that has children, by its id
+--   notes                       zset: parents whose edges may disagree with their states, by when the note was left
 --
 -- Shared state:
 --
@@ -166,6 +174,16 @@ local function set_aside(name)
       call('HSET', base .. 'rebuild', name, at_once)
     end
   end
+end
+
+-- The reply of a command that reads an index, which is a list. An index of the wrong type is set aside.
+local function found_in(command, name, ...)
+  local reply = try(command, base .. name, ...)
+  if reply.err then
+    set_aside(name)
+    return {}
+  end
+  return reply
 end
 
 -- Write many values to a key, in portions that fit Lua's stack and never split a pair. A key of another type is set

@@ -46,6 +46,33 @@ local function let_go(token, queue, ids)
   end
 end
 
+-- Whether any job has children, once it was looked up; and whether this script has left a note.
+local has_watched, has_noted
+
+-- Leave a note on a parent whose edges may disagree with its state: see `edges.lua`.
+local function leave_note(parent)
+  write('ZADD', 'notes', { at_once, parent })
+  has_watched, has_noted = true, true
+end
+
+local function is_any_watched()
+  if has_watched == nil then
+    has_watched = call('EXISTS', base .. 'watched') == 1
+  end
+  return has_watched
+end
+
+-- Leave a note on those of these jobs that have children. They have ended, or were deleted, replayed or blocked again.
+local function note(ids)
+  for first = 1, is_any_watched() and #ids or 0, 1000 do
+    for _, parent in ipairs(found_in('HMGET', 'watched', unpack(ids, first, math.min(first + 999, #ids)))) do
+      if parent then
+        leave_note(parent)
+      end
+    end
+  end
+end
+
 -- Add jobs to the index of completed jobs.
 local function complete(queue, ids)
   local members = {}
@@ -55,6 +82,7 @@ local function complete(queue, ids)
   end
   write('ZADD', 'completed:' .. queue, members)
   count_completed(queue, #ids)
+  note(ids)
 end
 
 -- The stored priority; the default if it is not valid.
@@ -72,6 +100,7 @@ local function move(id, queue, priority, state, deliveries, due, changes)
     complete(queue, { id })
   elseif FINISHED[state] then
     write('ZADD', FINISHED[state] .. queue, { at_once, id })
+    note({ id })
   else
     changes[at + 3], changes[at + 4] = 'due_at', due
     write('ZADD', 'ready:' .. queue .. ':' .. rank(priority), { due, id })

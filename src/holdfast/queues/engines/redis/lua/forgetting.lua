@@ -1,13 +1,17 @@
 -- Deleting jobs, with or without a tombstone: the id and the digest of the content, retained for a while.
 
--- Delete everything about a job. Returns 1, or 0 if there was nothing.
-local function remove(id)
+-- Delete everything about a job. Returns 1, or 0 if there was nothing. Its children are resolved by a note.
+local function remove(id, number)
   call('ZREM', base .. 'jobs', id)
-  return math.min(1, call('UNLINK', base .. 'job:' .. id, base .. 'wire:' .. id, base .. 'told:' .. id))
+  note({ id })
+  local name = name_of(id, number)
+  disconnect(name)
+  return math.min(1, call('UNLINK', base .. 'job:' .. id, base .. 'wire:' .. id, base .. 'told:' .. id,
+    base .. 'parents:' .. name))
 end
 
 local function bury(id, number, digest, known_until)
-  remove(id)
+  remove(id, number)
   call('HSET', base .. 'job:' .. id, 'state', FORGOTTEN, 'number', number, 'digest', digest,
     'known_until', known_until)
   call('ZADD', base .. 'stones', known_until, id)

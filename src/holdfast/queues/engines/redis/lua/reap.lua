@@ -82,24 +82,31 @@ local function reap_claim(token, queue, most)
   return reaped
 end
 
-local reaped = 0
-for _, queue in ipairs(queues) do
-  if shortest then
-    clamp(queue, shortest)
-  end
-  for _, token in ipairs(call('ZRANGEBYSCORE', base .. 'leased:' .. queue, '-inf', now)) do
-    reaped = reaped + reap_claim(token, queue, limit - reaped)
-    if reaped == limit then
-      return { reaped, dead_lettered }
+-- Reap up to the limit. Returns how many were reaped.
+local function reap_all()
+  local reaped = 0
+  for _, queue in ipairs(queues) do
+    if shortest then
+      clamp(queue, shortest)
+    end
+    for _, token in ipairs(call('ZRANGEBYSCORE', base .. 'leased:' .. queue, '-inf', now)) do
+      reaped = reaped + reap_claim(token, queue, limit - reaped)
+      if reaped == limit then
+        return reaped
+      end
+    end
+    for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'renewed:' .. queue, '-inf', now, 'LIMIT', 0, limit - reaped)) do
+      local field = state_field(id)
+      if state_of(field) == PROCESSING then
+        reap(id, field, queue)
+        reaped = reaped + 1
+      end
+      call('ZREM', base .. 'renewed:' .. queue, id)
     end
   end
-  for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'renewed:' .. queue, '-inf', now, 'LIMIT', 0, limit - reaped)) do
-    local field = state_field(id)
-    if state_of(field) == PROCESSING then
-      reap(id, field, queue)
-      reaped = reaped + 1
-    end
-    call('ZREM', base .. 'renewed:' .. queue, id)
-  end
+  return reaped
 end
+
+local reaped = reap_all()
+resolve_noted()
 return { reaped, dead_lettered }

@@ -11,6 +11,30 @@ local function index(name, score, member, how)
   end
 end
 
+-- Restore the other ends of the edges of a job. All parents are noted: they may have ended in the meantime, and a note
+-- is deleted although a damaged end of an edge could not be turned.
+local has_edges = set_aside_at['watched'] or set_aside_at['notes']
+for name in pairs(set_aside_at) do
+  has_edges = has_edges or string.match(name, '^parents:') or string.match(name, '^children:')
+end
+
+local function reconnect(id, name)
+  local above = found_in('ZRANGE', 'parents:' .. name, 0, -1, 'WITHSCORES')
+  local below = found_in('ZRANGE', 'children:' .. name, 0, -1, 'WITHSCORES')
+  for place = 1, #above, 2 do
+    index('children:' .. above[place], above[place + 1], name)
+    try('HSETNX', base .. 'watched', id_of(above[place]), above[place])
+    leave_note(above[place])
+  end
+  for place = 1, #below, 2 do
+    index('parents:' .. below[place], below[place + 1], name)
+  end
+  if #below > 0 then
+    try('HSETNX', base .. 'watched', id, name)
+    leave_note(name)
+  end
+end
+
 local highest = 0
 for _, id in ipairs(ARGV) do
   local field, queue, priority, due, number, known_until =
@@ -18,6 +42,9 @@ for _, id in ipairs(ARGV) do
   local state, deliveries, instant, owner = read_state(field or '')
   queue = queue or ''
   highest = math.max(highest, tonumber(number or 0) or 0)
+  if field and has_edges then
+    reconnect(id, name_of(id, number))
+  end
   if state == FORGOTTEN then
     index('stones', known_until, id)
   elseif field then
@@ -43,6 +70,8 @@ for _, id in ipairs(ARGV) do
       local slot, _, since = blocked_on(field)
       if slot then
         start_waiting(slot, queue, id, member_of(id, priority, due), since)
+      else
+        index('blocked:' .. queue, since, id)
       end
     elseif state == COMPLETED then
       -- Jobs that completed since then are in the new index.

@@ -2,7 +2,7 @@
 -- were set aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
   lengths = 'zset', waited = 'zset', used = 'zset', slots = 'zset', sizes = 'hash', uniques = 'hash', expiries = 'zset',
-  buckets = 'zset', rebuild = 'hash' }
+  buckets = 'zset', watched = 'hash', notes = 'zset', rebuild = 'hash' }
 local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', blocked = 'zset',
   completed = 'zset', dead = 'zset', cancelled = 'zset', wake = 'list' }
 local found = {}

@@ -16,6 +16,11 @@ local is_too_late = record[5] == '1' or (record[6] ~= '1' and expires_at and exp
 if is_too_late and not ignore_expiry then
   return 'expired'
 end
+local name = name_of(id, number)
+if edges.is_damaged(name) then
+  -- The caller rebuilds the edges and runs this script again.
+  return redis.error_reply('WRONGTYPE the edges of ' .. id .. ' are damaged')
+end
 call('ZREM', base .. FINISHED[state] .. queue, id)
 call('HDEL', job, 'dead_reason', 'cancel_reason', 'expired')
 local changes = { 'attempts', 0, 'crashes', 0 }
@@ -23,5 +28,13 @@ if ignore_expiry then
   changes[5], changes[6] = 'ignore_expiry', 1
 end
 local deliveries = count(select(2, read_state(record[1])))
-move(id, queue, priority, WAITING, deliveries, now, changes)
+disregard_failed(name)
+if edges.has(name, EDGE_OPEN) then
+  changes[#changes + 1], changes[#changes + 2] = 'due_at', at_once
+  block(id, queue, deliveries, now, changes)
+else
+  move(id, queue, priority, WAITING, deliveries, now, changes)
+end
+note({ id })
+resolve_noted()
 return 'replayed'

@@ -11,7 +11,7 @@ for number = 1, count do
   immediate = immediate + 1
   answers[number] = 0
   if state == WAITING or state == FAILED or state == BLOCKED then
-    local _, deliveries = read_state(record[1])
+    local _, deliveries, since, slot = read_state(record[1])
     write('ZREM', 'ready:' .. old_queue .. ':' .. rank(record[3]), { id })
     write('ZREM', 'failed:' .. old_queue, { id })
     write('SREM', 'again:' .. old_queue, { id })
@@ -20,8 +20,13 @@ for number = 1, count do
     end
     call('SET', base .. 'wire:' .. id, wire)
     write('SADD', 'queues', { queue })
-    move(id, queue, priority, WAITING, deliveries, due_of(delay, due, immediate), { 'queue', queue, 'job', job,
-      'priority', priority })
+    local changes = { 'queue', queue, 'job', job, 'priority', priority }
+    due = due_of(delay, due, immediate)
+    if state == BLOCKED and slot == '' then
+      block(id, queue, deliveries, time_of(since), { 'due_at', due, unpack(changes) })
+    else
+      move(id, queue, priority, WAITING, deliveries, due, changes)
+    end
     answers[number] = 1
   end
 end

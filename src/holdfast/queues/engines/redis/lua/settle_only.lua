@@ -1,2 +1,4 @@
 -- ARGV: crash limit, settlements. Returns the answers.
-return settle(2, ARGV[1])
+local answers = settle(2, ARGV[1])
+resolve_noted()
+return answers

@@ -13,16 +13,6 @@ local rows, locked = {}, {}
 -- and the size that was set.
 local fences, taken, gone, sizes = {}, {}, {}, {}
 
--- The reply of a command that reads an index, which is a list.
-local function found_in(command, name, ...)
-  local reply = try(command, base .. name, ...)
-  if reply.err then
-    set_aside(name)
-    return {}
-  end
-  return reply
-end
-
 -- A place is stored as its fence number, when it was taken, until when new jobs cannot take it (empty if it is held),
 -- and the rest: the claim (16 bytes) if it is held, and the queue.
 local function read_place(slot, number, stored)
