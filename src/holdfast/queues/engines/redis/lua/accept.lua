@@ -1,6 +1,6 @@
--- Store all of these jobs and apply all writes, or nothing. ARGV: jobs; packed, if there are any: writes, and the number,
--- policy and parents of jobs with parents. Returns the jobs still to be compared, or the job whose parent is unknown; if
--- there are none, also whether the conditions of all writes hold.
+-- Store all of these jobs and apply all writes, or nothing. ARGV: jobs; packed, if there are any: writes, and the
+-- number, policy and parents of jobs with parents. Returns the jobs still to be compared, or the job whose parent is
+-- unknown; if there are none, also whether the conditions of all writes hold.
 local count, place_of, compared, at = read_jobs(1)
 local jobs = up_to(count)
 local open, known, free = look_up(jobs, place_of, compared)

@@ -1,9 +1,9 @@
--- Store these jobs except those whose unique key another job has, and apply all writes, or nothing. ARGV: jobs;
--- packed, for each job with a unique key: its number, key, scope, period, and whether to refuse the call; packed, if there
--- are any: writes, and the number, policy and parents of jobs with parents. Returns the jobs still to be compared, or the
--- job whose parent is unknown; if there are none, also whether the conditions of all writes
--- hold, and the number of each job that was not stored, with the id of the job that has its key; if the call is
--- refused, also the key and the job that has it.
+-- Store these jobs except those whose unique key another job has, and apply all writes, or nothing. ARGV: jobs; packed,
+-- for each job with a unique key: its number, key, scope, period, and whether to refuse the call; packed, if there are
+-- any: writes, and the number, policy and parents of jobs with parents. Returns the jobs still to be compared, or the
+-- job whose parent is unknown; if there are none, also whether the conditions of all writes hold, and the number of
+-- each job that was not stored, with the id of the job that has its key; if the call is refused, also the key and the
+-- job that has it.
 local count, place_of, compared, at = read_jobs(1)
 local jobs = up_to(count)
 local open, known, free = look_up(jobs, place_of, compared)

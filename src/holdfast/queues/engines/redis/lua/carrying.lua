@@ -13,11 +13,11 @@ local function asking_for(wanted, place_of, can_refuse)
 end
 
 -- ARGV from `at` on: jobs, each content once; what settlements carry, packed: the number of the answer, id, claim,
--- delivery, writes, the numbers of jobs, the slots it leaves, the unique keys of its jobs (number of the job, key, scope,
--- period, whether to refuse the call), the state in which it leaves its own job, whether that job keeps its turn in the
--- slots, and the number, policy and parents of its jobs with parents; then the settlements. Returns the jobs still to be
--- compared (or the job whose parent is unknown), the answers, and the unique key that refuses
--- the call, with the job that has it. If there are no answers, nothing was written.
+-- delivery, writes, the numbers of jobs, the slots it leaves, the unique keys of its jobs (number of the job, key,
+-- scope, period, whether to refuse the call), the state in which it leaves its own job, whether that job keeps its turn
+-- in the slots, and the number, policy and parents of its jobs with parents; then the settlements. Returns the jobs
+-- still to be compared (or the job whose parent is unknown), the answers, and the unique key that refuses the call,
+-- with the job that has it. If there are no answers, nothing was written.
 local function settle_and_carry(at, crash_limit)
   local _, place_of, compared, next_at = read_jobs(at)
   local carriers = cmsgpack.unpack(ARGV[next_at])

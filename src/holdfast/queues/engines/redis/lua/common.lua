@@ -44,11 +44,11 @@
 --   sizes                       hash: the size of each slot whose size was set, a space, and until when it admits no job
 --   uniques                     hash: the job that was last stored with a key, and when its period ends
 --
--- Edges between jobs. The name of a job in them is its number (16 digits) and its id; the score of an edge is its outcome
--- (0 open, 10 met, 20 cancelled) plus its policy (0 cancel, 1 run, 2 wait):
+-- Edges between jobs. The name of a job in them is its number (16 digits) and its id; the score of an edge is its
+-- outcome (0 open, 10 met, 20 cancelled) plus its policy (0 cancel, 1 run, 2 wait):
 --
 --   parents:<name>              zset: the jobs that this one waits for
---   children:<name>             zset: the jobs that wait for this one; deleted once it was deleted and they are resolved
+--   children:<name>             zset: the jobs that wait for this one; remains until a deleted one is resolved
 --   watched                     hash: the name of each job that has children, by its id
 --   notes                       zset: parents whose edges may disagree with their states, by when the note was left
 --

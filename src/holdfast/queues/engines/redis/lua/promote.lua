@@ -1,6 +1,6 @@
 -- Promote jobs that wait for a slot with a free place. ARGV: the name after which to continue, how many slots to check,
--- and how many to promote in. Returns how many jobs were promoted, the last slot checked if there may be more, the ids of
--- dead-lettered jobs, and whether there are notes on parents.
+-- and how many to promote in. Returns how many jobs were promoted, the last slot checked if there may be more, the ids
+-- of dead-lettered jobs, and whether there are notes on parents.
 local limit, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local names = call('ZRANGEBYLEX', base .. 'waited', '(' .. ARGV[1], '+', 'LIMIT', 0, limit)
 local chosen, last = {}, #names == limit and names[limit]

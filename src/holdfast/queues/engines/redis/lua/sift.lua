@@ -1,9 +1,8 @@
 -- Delete finished jobs whose ids need not stay known, and return those whose ids must: the caller computes their
--- digest. ARGV: state, queue or nothing, the least age or nothing, how long after finishing an id stays known
--- (nothing: an hour from now), how many, how many bytes of messages to return, whether to spare the parents of
--- unfinished jobs, and how many of the first entries to skip because they are spared. Returns how many were deleted, how
--- many entries were removed from the index, the id, number and message of each of the others, and how many entries to
--- skip next.
+-- digest. ARGV: state, queue or nothing, the least age or nothing, how long after finishing an id stays known (nothing:
+-- an hour from now), how many, how many bytes of messages to return, whether to spare the parents of unfinished jobs,
+-- and how many of the first entries to skip because they are spared. Returns how many were deleted, how many entries
+-- were removed from the index, the id, number and message of each of the others, and how many entries to skip next.
 local state, queue, age, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, bytes, spares, skipped = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1', tonumber(ARGV[8])
 -- How many children of parents one call checks.
