@@ -11,6 +11,7 @@ import pytest
 
 from .faults.processes import until
 from .servers.places import Place, Servers, place_on
+from .servers.running import close_servers_of_session
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +23,10 @@ def heard_signals() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+def pytest_sessionfinish() -> None:
+    close_servers_of_session()
 
 
 @pytest.fixture(scope="session")

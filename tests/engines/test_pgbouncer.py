@@ -1,6 +1,5 @@
 """PostgreSQL behind PgBouncer in transaction mode: every transaction may use another session."""
 
-import atexit
 import itertools
 import threading
 from collections.abc import Generator, Iterator
@@ -33,7 +32,7 @@ from ..faults.yard import Yard
 from ..servers.pgbouncer import SESSIONS, PgBouncer
 from ..servers.places import place_on
 from ..servers.postgres import PostgresServer, postgres_for_laws
-from ..servers.running import started
+from ..servers.running import started, started_for_session
 
 KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
 _numbers = itertools.count(1)
@@ -41,10 +40,8 @@ _numbers = itertools.count(1)
 
 @cache
 def pooler_for_laws() -> PgBouncer:
-    """The pooler in front of the server of the conformance tests; it stops when the process exits."""
-    pooler = started(lambda: PgBouncer(postgres_for_laws()))
-    atexit.register(pooler.close)
-    return pooler
+    """The pooler in front of the server of the conformance tests; it stops when the session ends."""
+    return started_for_session(lambda: PgBouncer(postgres_for_laws()))
 
 
 @contextmanager

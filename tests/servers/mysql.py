@@ -3,7 +3,6 @@
 HOLDFAST_TEST_MYSQL_SERVER=/path/to/mysqld selects another server, which may be MySQL.
 """
 
-import atexit
 import os
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import pymysql
 
 from .certificates import Certificates
 from .debian import Package, libraries, with_libraries
-from .running import Server, chosen, started
+from .running import Server, chosen, started_for_session
 
 # The second package has the program that initialises the data directory.
 PACKAGE = Package(
@@ -132,7 +131,5 @@ def is_mysql(binary: Path) -> bool:
 
 @cache
 def mariadb_for_laws() -> MariadbServer:
-    """The server of this process, with a clock that tests control; it stops when the process exits."""
-    server = started(lambda: MariadbServer(clock=True))
-    atexit.register(server.close)
-    return server
+    """The server of this process, with a clock that tests control; it stops when the session ends."""
+    return started_for_session(lambda: MariadbServer(clock=True))

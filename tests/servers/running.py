@@ -36,11 +36,28 @@ class Missing(Exception):
 
 S = TypeVar("S", bound="Server")
 T = TypeVar("T")
+_of_session: list["Server"] = []
 
 
 def started(make: Callable[[], S]) -> S:
     """The running server, if it is available."""
     return unless_missing(lambda: make().start())
+
+
+def started_for_session(make: Callable[[], S]) -> S:
+    """The running server, which stops at the end of the test session.
+
+    Not at exit: pytest-xdist kills processes that take long to exit, and their servers would live on.
+    """
+    server = started(make)
+    _of_session.append(server)
+    return server
+
+
+def close_servers_of_session() -> None:
+    """Stop the servers of this session."""
+    while _of_session:
+        _of_session.pop().close()
 
 
 def unless_missing(make: Callable[[], T]) -> T:
