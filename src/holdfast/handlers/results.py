@@ -40,7 +40,7 @@ class ParentResults(Mapping[str, Any]):
         return result_of(history, getattr(parent, "returns", Any))
 
     def __contains__(self, parent: object) -> bool:
-        return getattr(parent, "id", parent) in self._parents
+        return parent in self._parents
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parents)
