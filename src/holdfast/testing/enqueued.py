@@ -27,19 +27,8 @@ _SHOWN_JOBS: Final = 20
 _SHOWN_CHARACTERS: Final = 200
 _COMPARED_APART: Final = frozenset(
     (
-        *(
-            "after",
-            "backoff",
-            "delay",
-            "expires",
-            "idempotency_ttl",
-            "meta",
-            "on_conflict",
-            "run_at",
-            "tags",
-            "timeout",
-        ),
-        *("tolerance", "unique", "unique_for"),
+        *("backoff", "delay", "expires", "idempotency_ttl", "meta", "on_conflict", "run_at", "tags", "timeout"),
+        *("after", "tolerance", "unique", "unique_for"),
     )
 )
 
