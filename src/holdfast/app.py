@@ -5,7 +5,7 @@ Where jobs are stored is in `deployment.py` and `open_engines.py`; workers are b
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -19,7 +19,7 @@ from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import check_breaker, check_definition, check_queue
 from holdfast.deployment import DEFAULT, Deployment
-from holdfast.errors import ConfigError, DefinitionError
+from holdfast.errors import ConfigError, DefinitionError, HoldfastError, UnknownParent
 from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.timeout import JobTimeout
 from holdfast.extensions import Extensions
@@ -277,7 +277,8 @@ class Holdfast:
             definitions = [one if one.queue else msgspec.structs.replace(one, queue=default) for one in definitions]
         with Enqueueing(hooks, definitions) as enqueueing:
             definitions = enqueueing.definitions
-            engine = self.backend(self.backend_of(definitions))
+            backend = self.backend_of(definitions)
+            engine = self.backend(backend)
             if ids is not None and len(ids) != len(definitions):
                 raise DefinitionError(
                     f"{len(ids)} ids for {len(definitions)} definitions; pass one for each, or None for a new id"
@@ -296,8 +297,19 @@ class Holdfast:
                         self._check(definition, engine)
                         envelopes.append(engine.envelopes.make(definition, id=ids[number] if ids else None))
             batch = Batch(engine, definitions, envelopes)
-            yield batch
+            try:
+                yield batch
+            except UnknownParent as problem:
+                raise self._located(problem, backend) from None
             enqueueing.ids = batch.ids
+
+    def _located(self, problem: UnknownParent, backend: str) -> UnknownParent:
+        """The error about a parent that is not in this backend, with the backend that it is in, if it is in another."""
+        for other in self.deployment.urls:
+            with suppress(HoldfastError):  # one that is unavailable must not hide the error
+                if other != backend and self.backend(other).get(problem.parent) is not None:
+                    return UnknownParent(problem.job_id, problem.parent, (backend, other))
+        return problem
 
     def backend_of(self, definitions: Sequence[JobDefinition]) -> str:
         """The one backend that all of these jobs belong to: a batch is atomic only within one engine."""

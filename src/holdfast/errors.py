@@ -153,11 +153,19 @@ class UniqueConflict(BackendError):
 class UnknownParent(BackendError):
     """A job depends on a job that does not exist in this backend; nothing was enqueued."""
 
-    def __init__(self, job_id: str, parent: str) -> None:
-        super().__init__(
-            f"job '{job_id}' depends on '{parent}', which does not exist in this backend, so nothing was enqueued; "
-            "enqueue the parent first, and note that records of completed jobs are deleted after a while"
-        )
+    def __init__(self, job_id: str, parent: str, backends: tuple[str, str] | None = None) -> None:
+        if backends is None:
+            problem = (
+                "does not exist in this backend, so nothing was enqueued; enqueue the parent first, and note that "
+                "records of completed jobs are deleted after a while"
+            )
+        else:
+            ours, theirs = backends
+            problem = (
+                f"is in backend '{theirs}', so nothing was enqueued; a job can depend only on jobs in its own backend, "
+                f"'{ours}'"
+            )
+        super().__init__(f"job '{job_id}' depends on '{parent}', which {problem}")
         self.job_id = job_id
         self.parent = parent
 

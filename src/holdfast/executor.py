@@ -89,8 +89,9 @@ def main() -> int:
         hf.registry,
         slots=setup.slots,
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
-        # An executor opens the engine only for a handler that asks for a transaction.
+        # An executor opens the engine only for a handler that asks for a transaction or for the results of its parents.
         transactions=lambda job_id, delivery: hf.backend(setup.backend).transaction(job_id, delivery),
+        read=lambda job_id: hf.backend(setup.backend).get(job_id),
         middleware=hf.extensions.middleware,
     )
     return 0

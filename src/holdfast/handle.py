@@ -3,20 +3,16 @@
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
-
 from holdfast.clock import Clock
-from holdfast.errors import JobCancelled, JobFailed, ResultGone, UnknownJob
-from holdfast.handlers.payload import decoder_of
+from holdfast.errors import ResultGone, UnknownJob
+from holdfast.handlers.results import result_of
 from holdfast.queues.contract import Engine
-from holdfast.values import CancelAnswer, EnqueueOutcome, JobHistory, JobState, JobView, Outcome, Progress
+from holdfast.values import CancelAnswer, EnqueueOutcome, JobHistory, JobState, JobView, Progress
 
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.1
-# A job that was skipped has the result of the job that completed its idempotency key.
-_HAS_RESULT: Final = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
 
 class JobHandle(Generic[R_co]):
@@ -34,9 +30,10 @@ class JobHandle(Generic[R_co]):
         self.id = job_id
         self.outcome = outcome
         """The result of enqueueing the job; None if the handle was created from an id."""
+        self.returns = returns
+        """The type that the result is decoded into."""
         self._engine = engine
         self._clock = clock
-        self._returns = returns
 
     def view(self) -> JobView:
         """The job in its current state, with all its data."""
@@ -77,7 +74,7 @@ class JobHandle(Generic[R_co]):
 
     def value(self, history: JobHistory) -> R_co:
         """The result in the history of a job that is final."""
-        value: R_co = _value(history, self._returns)
+        value: R_co = result_of(history, self.returns)
         return value
 
     def __repr__(self) -> str:
@@ -90,6 +87,7 @@ class AsyncJobHandle(Generic[R_co]):
     def __init__(self, handle: JobHandle[R_co]) -> None:
         self.id = handle.id
         self.outcome = handle.outcome
+        self.returns = handle.returns
         self._handle = handle
 
     async def view(self) -> JobView:
@@ -165,28 +163,3 @@ class _Poll:
                 raise TimeoutError(f"job '{job_id}' is still {history.job.state} after {timeout:g} s")
             yield pause
             pause = min(pause * 1.5, SLOWEST_POLL_S)
-
-
-def _value(history: JobHistory, returns: Any) -> Any:
-    job = history.job
-    match job.state:
-        case JobState.DEAD:
-            raise JobFailed(f"job '{job.id}' is dead ({job.dead_reason}): {job.last_error or 'no error was recorded'}")
-        case JobState.CANCELLED:
-            raise JobCancelled(f"job '{job.id}' was cancelled: {job.cancel_reason or 'no reason was given'}")
-        case _:
-            pass
-    last = next((past.record for past in reversed(history.attempts) if past.record.outcome in _HAS_RESULT), None)
-    if last is None or last.result is None:
-        if last is not None and last.note:
-            raise ResultGone(f"job '{job.id}' completed, but {last.note}")
-        return None
-    try:
-        return decoder_of(returns).decode(last.result)
-    except msgspec.ValidationError as problem:
-        raise ResultGone(
-            f"job '{job.id}' completed, but its result is not of the type that the function declares ({problem}); "
-            f"hf.handle('{job.id}').result() returns it as it is stored"
-        ) from None
-    except (msgspec.DecodeError, RecursionError) as problem:
-        raise ResultGone(f"job '{job.id}' completed, but its stored result cannot be decoded: {problem}") from None

@@ -107,6 +107,7 @@ class WorkerFactory:
             tee=tee,
             on_progress=on_progress,
             transactions=engine.transaction,
+            read=engine.get,
             middleware=self._extensions.middleware,
             on_ended=on_ended,
         )

@@ -48,6 +48,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for state in (WAITING, FAILED, RUNNING, COMPLETED, DEAD, CANCELLED):
         for queue in ("default", f"q{HOSTILE}"):
             _insert_job(connection, f"id{state}{len(queue)}{HOSTILE}", queue, state)
+    _poison_edges(connection)
     _poison_workers(connection)
     connection.execute("UPDATE holdfast_pauses SET reason = ?", [HOSTILE])
     connection.execute("INSERT INTO holdfast_pauses VALUES (?, ?, 1)", [f"q{HOSTILE}", HOSTILE])
@@ -107,6 +108,18 @@ def _insert_job(connection: sqlite3.Connection, job_id: str, queue: str, state: 
             "INSERT INTO holdfast_attempts VALUES (?, 1, NULL, NULL, ?, 1, 2, ?, ?, ?, ?, ?, ?)",
             [seq, outcome, HOSTILE, HOSTILE, HOSTILE, HOSTILE, result, HOSTILE],
         )
+
+
+def _poison_edges(connection: sqlite3.Connection) -> None:
+    """Let a known job have hostile parents and children, some of them both, with values that no edge has."""
+    connection.execute(
+        "INSERT INTO holdfast_edges SELECT h.seq, k.seq, 7, 9 FROM holdfast_jobs AS h, holdfast_jobs AS k "
+        "WHERE h.id LIKE 'id%' AND k.id = 'dead1'"
+    )
+    connection.execute(
+        "INSERT INTO holdfast_edges SELECT k.seq, h.seq, 0, 0 FROM holdfast_jobs AS h, holdfast_jobs AS k "
+        "WHERE h.id LIKE 'id%' AND k.id = 'dead1'"
+    )
 
 
 def _poison_workers(connection: sqlite3.Connection) -> None:

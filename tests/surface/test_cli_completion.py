@@ -69,6 +69,8 @@ def test_names_in_the_database_are_offered(shop: Terminal) -> None:
     assert offered(shop, "list", "--job", "") == ["add", "send"]
     assert sorted(offered(shop, "show", "")) == ["dead1", "job1", "job2"]
     assert sorted(offered(shop, "cancel", "job")) == ["job1", "job2"]
+    assert sorted(offered(shop, "graph", "job")) == ["job1", "job2"]
+    assert offered(shop, "enqueue", "--depends-on", "dead") == ["dead1"]
     assert offered(shop, "dlq", "show", "") == ["dead1"]
     assert offered(shop, "dlq", "retry", "") == ["dead1"]
     assert offered(shop, "worker", "show", "") == ["a" * 32]

@@ -34,6 +34,7 @@ LEAVES = [
     "worker stop",
     "list",
     "show",
+    "graph",
     "logs",
     "wait",
     "cancel",

@@ -216,6 +216,8 @@ def test_as_json_one_job_is_what_the_list_says_and_its_history(shop: Terminal) -
         shown = shop("show", listed["id"], "--json").json
         history, why, output = shown.pop("history"), shown.pop("why"), shown.pop("live_output")
         assert (shown.pop("locks"), shown.pop("dead_letter_copy")) == ([], None)
+        assert (shown.pop("parents"), shown.pop("children")) == ([], [])
+        assert (shown.pop("open_parents"), shown.pop("child_count")) == (0, 0)
         assert shown == {**listed, "schema": "holdfast.job.shown/1"}
         assert (why == []) == (listed["state"] == "completed")
         assert (len(history), output) == (listed["deliveries"], None)

@@ -72,6 +72,7 @@ CASES = {
     "worker stop": Case("worker stop aa", LIST + "holdfast.worker.stop/1", "✓ aaaaaaaa asked to stop"),
     "list": Case("list", LIST + "holdfast.job/1", "job1", is_table=True, is_coloured=True),
     "show": Case("show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
+    "graph": Case("graph dead1", "holdfast.graph/1", "└─ kid1", is_table=True, is_coloured=True),
     "logs": Case("logs dead1", LIST + "holdfast.job.log/1", "", "#1 failed at"),
     "wait": Case("wait dead1", "holdfast.job.history/1", "", "✗ dead1 is dead", code=7),
     "cancel": Case("cancel job1", LIST + "holdfast.job.cancel/1", "✓ job1 cancelled"),
@@ -171,14 +172,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def create_project(place: Path) -> Path:
-    """A project with a dead job, one that holds a key, two waiting ones of which one is a command, two workers, a
-    paused queue, and an open circuit.
+    """A project with a dead job and its cancelled child, a job that holds a key, two waiting ones of which one is a
+    command, two workers, a paused queue, and an open circuit.
     """
     (place / "holdfast.toml").write_text('allowed-commands = ["true"]\nlimits = {keyed = "60/min"}\n')
     with Holdfast(directory=place) as hf:
         engine = hf.backend()
         hf.define("add").id("dead1").max_retries(0).dispatch()
         engine.abandon(claim(engine), DeadReason.FAILED, attempt(Outcome.FAILED, error="no such order"))
+        hf.define("add").id("kid1").after("dead1").dispatch()
         hf.define("add").id("held1").queue("keyed").dispatch()
         engine.enter([Entry(lease=claim(engine, "keyed"), slots=(Slot(name="key:order-7"),))])
         hf.define("add").id("job1").queue("mail").dispatch()

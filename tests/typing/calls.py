@@ -61,8 +61,19 @@ def with_options() -> None:
     charge.options(backoff={"base": 5})  # wrong
     hf.define("mail").timeout("5m").delay("1h").backoff(0.05).unique("k", unique_for="10m")
     hf.define("mail").timeout(datetime.now())  # wrong
+    hf.define("mail").after(tidy.enqueue(), "import-7", on_parent_failure="wait").after("b")
+    hf.define("mail").after(7)  # wrong
     hf.enqueue_many([charge.define(1), send.define("ada")])
     charge.define("1")  # wrong
+
+
+def after_other_jobs(waiting: AsyncJobHandle[int]) -> None:
+    parts = [charge.enqueue(1), charge.enqueue(2)]
+    assert_type(tidy.options(after=parts).enqueue(), JobHandle[None])
+    tidy.options(after=[*parts, waiting, "import-7"], on_parent_failure="run").options(after=("a", "b"))
+    tidy.options(after=parts[0])  # wrong
+    tidy.options(after=[7])  # wrong
+    tidy.options(after=parts, on_parent_failure="retry")  # wrong
 
 
 async def asynchronously() -> None:

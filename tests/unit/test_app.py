@@ -914,5 +914,5 @@ def test_an_option_that_is_none_is_answered_with_the_nearest() -> None:
     with pytest.raises(DefinitionError, match=r"'countdown' is not a job option; did you mean 'delay'\?"):
         hf.job(countdown=3)(print)  # type: ignore[call-overload] # pyright: ignore
     job = hf.job(key="say")(lambda: None)
-    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known options: backoff, breaker, "):
+    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known options: after, backoff, "):
         job.options(**options)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Holdfast
+from holdfast.errors import JobError
 from holdfast.handlers import Cancel, FunctionHandler, HandlerRegistry, JobContext, Snooze
 
 from ..faults.ledgers import GrowingFile, append_line
@@ -237,6 +238,30 @@ def grows(context: JobContext, size: int) -> None:
     note("end", context)
 
 
+def gathers(context: JobContext, gate: str = "") -> dict[str, Any]:
+    """Return the results of the parents, or the names of the errors that took their place."""
+    note("start", context)
+    if gate:
+        wait_at(gate)
+    return _gathered(context)
+
+
+async def gathers_async(context: JobContext) -> dict[str, Any]:
+    note("start", context)
+    return _gathered(context)
+
+
+def _gathered(context: JobContext) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for id in context.results:
+        try:
+            found[id] = context.results[id]
+        except JobError as problem:
+            found[id] = type(problem).__name__
+    note("end", context)
+    return found
+
+
 def register(registry: HandlerRegistry) -> None:
     """Make every job here known, in the worker as well as in its children."""
     jobs: tuple[Any, ...] = (
@@ -265,6 +290,8 @@ def register(registry: HandlerRegistry) -> None:
         reports,
         meets,
         grows,
+        gathers,
+        gathers_async,
     )
     for job in jobs:
         registry.register(job.__name__, job)

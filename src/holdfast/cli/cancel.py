@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of
+from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of, with_children
 from holdfast.cli.documents import CancelDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, json_option, url_option, wait_option
@@ -46,7 +46,8 @@ def cancel(reason: str, wait_s: float | None, **given: Any) -> int:
         answers = {job_id: engine.cancel(job_id, reason) for job_id in job_ids}
         if wait_s is not None:
             _wait(engine, [job_id for job_id, answer in answers.items() if answer is CancelAnswer.REQUESTED], wait_s)
-        return [_result(engine, job_id, answer, waited=wait_s is not None) for job_id, answer in answers.items()]
+        results = [_result(engine, job_id, answer, waited=wait_s is not None) for job_id, answer in answers.items()]
+        return with_children(engine, results)
 
     change = Change(
         verb="cancel",

@@ -142,6 +142,18 @@ def only_in(states: Iterable[JobState]) -> Callable[[JobView], str | None]:
     return lambda job: None if job.state in wanted else f"is {job.state} and would be refused"
 
 
+def with_children(engine: Engine, results: Sequence[Result]) -> list[Result]:
+    """The results, with the number of jobs that depend on each changed job. Of many jobs, only a summary is printed."""
+    if len(results) > MOST_SHOWN:
+        return list(results)
+    return [one if one.code else one._replace(sentence=one.sentence + _dependents(engine, one.id)) for one in results]
+
+
+def _dependents(engine: Engine, job_id: str) -> str:
+    number = engine.relatives(job_id, limit=1).child_count
+    return f"; {counted(number, 'job')} depend{'s' if number == 1 else ''} on it" if number else ""
+
+
 def view_of(engine: Engine, job_id: str) -> JobView | None:
     """The job, if it is known."""
     history = engine.get(job_id)

@@ -7,17 +7,20 @@ Members may be added; none is removed or changes its meaning.
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from holdfast.cli.words import DEPENDS_ON
 from holdfast.values import (
     Backoff,
     CancelAnswer,
     CircuitState,
     DeadReason,
+    EdgeOutcome,
     EnqueueOutcome,
     ErrorInfo,
     JobState,
     JobTraits,
+    OnParentFailure,
     Outcome,
     ReplayAnswer,
     SlotView,
@@ -36,6 +39,7 @@ class TraitsDocument(JobTraits, Document, frozen=True, kw_only=True):
     """The options of a job, with its metadata as a JSON value."""
 
     meta: Any = {}
+    after: tuple[str, ...] = field(name=DEPENDS_ON, default=())
 
 
 class ProgressDocument(Struct, frozen=True, kw_only=True):
@@ -187,6 +191,15 @@ class BreakerTrippedDocument(Document, frozen=True, kw_only=True, tag="holdfast.
     cooldown: float
 
 
+class RelativeDocument(Struct, frozen=True, kw_only=True):
+    """A job that another one depends on, or that depends on it, and whether that dependency is met."""
+
+    id: str
+    state: JobState
+    on_parent_failure: OnParentFailure
+    outcome: EdgeOutcome
+
+
 class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.job.shown/1"):
     """One job with its attempts and the reasons for its state, as `show` shows it."""
 
@@ -195,6 +208,31 @@ class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.jo
     dead_letter_copy: Annotated[
         str | None, Meta(description="The job that the copy of this dead letter is, unless it was deleted since.")
     ]
+    parents: Annotated[
+        tuple[RelativeDocument, ...], Meta(description="The jobs in depends_on whose records have not been deleted.")
+    ]
+    open_parents: Annotated[int, Meta(description="The number of parents that the job still waits for.")]
+    children: Annotated[tuple[RelativeDocument, ...], Meta(description="The first jobs that depend on this one.")]
+    child_count: Annotated[int, Meta(description="The number of jobs that depend on this one.")]
+
+
+class GraphJobDocument(Struct, frozen=True, kw_only=True):
+    """A job in a graph; `depends_on` are its parents in the graph. A job that was just deleted has no handler."""
+
+    id: str
+    state: JobState
+    job: str | None
+    queue: str | None
+    depends_on: tuple[str, ...]
+    hidden_parents: Annotated[int, Meta(description="The number of its parents that are not in the graph.")]
+    hidden_children: Annotated[int, Meta(description="The number of its children that are not in the graph.")]
+
+
+class GraphDocument(Document, frozen=True, kw_only=True, tag="holdfast.graph/1"):
+    """A job, the jobs that it depends on, and those that depend on it, the nearest first."""
+
+    id: str
+    jobs: tuple[GraphJobDocument, ...]
 
 
 class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):

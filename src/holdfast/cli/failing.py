@@ -20,6 +20,7 @@ from holdfast.errors import (
     NotSupported,
     SchemaTooNew,
     UnknownJob,
+    UnknownParent,
 )
 
 FAILED: Final = 1
@@ -80,7 +81,7 @@ def hint(problem: Exception) -> str | None:
         case click.UsageError():
             # For people, Click prints the same above the error.
             return None if problem.ctx is None else f"see  {problem.ctx.command_path} --help"
-        case UnknownJob():
+        case UnknownJob() | UnknownParent():
             return "list the jobs:  holdfast list"
         case NotSupported():
             return "show the capabilities of this engine:  holdfast backend info"
@@ -97,7 +98,7 @@ def exit_code(problem: HoldfastError) -> int:
             return REFUSED
         case ConfigError() | DefinitionError():
             return USAGE
-        case UnknownJob():
+        case UnknownJob() | UnknownParent():
             return NOT_FOUND
         case BackendUnavailable():
             return UNREACHABLE

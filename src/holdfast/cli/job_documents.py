@@ -4,14 +4,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.documents import HistoryDocument, JobDocument
-from holdfast.values import AttemptView, JobHistory, JobView
+from holdfast.cli.documents import HistoryDocument, JobDocument, RelativeDocument
+from holdfast.cli.words import DEPENDS_ON
+from holdfast.values import AttemptView, JobHistory, JobView, Relative, Relatives
 
 
 def job_document(job: JobView) -> dict[str, Any]:
     """A job as a JSON document: every member is present, payload and meta are values."""
     document: dict[str, Any] = {"schema": JobDocument.__struct_config__.tag}
     document |= {name: getattr(job, name) for name in job.__struct_fields__}
+    document[DEPENDS_ON] = document.pop("after")
     document["payload"] = _value(job.payload)
     document["meta"] = _value(job.meta)
     document["progress"] = None if job.progress is None else msgspec.structs.asdict(job.progress)
@@ -27,6 +29,20 @@ def history_document(history: JobHistory) -> dict[str, Any]:
         "history": [_attempt_document(past) for past in history.attempts],
         "live_output": None if live is None else msgspec.structs.asdict(live),
     }
+
+
+def relatives_members(relatives: Relatives) -> dict[str, Any]:
+    """The members of a JSON document about the jobs that a job depends on and those that depend on it."""
+    return {
+        "parents": [_relative_document(one) for one in relatives.parents],
+        "open_parents": relatives.open_parents,
+        "children": [_relative_document(one) for one in relatives.children],
+        "child_count": relatives.child_count,
+    }
+
+
+def _relative_document(one: Relative) -> RelativeDocument:
+    return RelativeDocument(id=one.job_id, state=one.state, on_parent_failure=one.on_failure, outcome=one.outcome)
 
 
 def _attempt_document(attempt: AttemptView) -> dict[str, Any]:

@@ -9,14 +9,16 @@ import click
 import msgspec
 from msgspec import Meta
 
+from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.enqueue.instants import SpanOrWhen, When
 from holdfast.cli.options import Span
+from holdfast.cli.words import DEPENDS_ON
 from holdfast.definition.backoff import parse_backoff
 from holdfast.definition.definition import JobOptions, Option
 from holdfast.errors import DefinitionError
 from holdfast.rates import parse_rate
 from holdfast.units import format_duration
-from holdfast.values import JobTraits, OnConflict, UniqueScope
+from holdfast.values import JobTraits, OnConflict, OnParentFailure, UniqueScope
 
 LABELS: Final = ("id", "name", "tags", "meta", "trace_id")
 """The options that name and label a job. They make sense for every command that creates one."""
@@ -86,6 +88,7 @@ _TYPES: Final[Mapping[str, click.ParamType[Any]]] = {
     "expires": SpanOrWhen(),
     "unique_for": _UniqueScope(),
     "on_conflict": click.Choice([action.value for action in OnConflict]),
+    "on_parent_failure": click.Choice([action.value for action in OnParentFailure]),
     "rate_limit": _RateText(),
 }
 
@@ -100,7 +103,9 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
     from holdfast.cli.arguments import parse_arguments, untyped
 
     options = {name: given.pop(name) for name in DECLARED if name in given}
-    options["tags"] = _split_tags(options["tags"])
+    options["tags"] = _split(options["tags"], "an empty tag; write --tag a,b")
+    if "after" in options:
+        options[DEPENDS_ON] = _split(options.pop("after"), "an empty id; write --depends-on a,b")
     options["meta"] = untyped(parse_arguments(options["meta"], what="--meta"))
     if isinstance(options.get("expires"), datetime):
         options["expires_at"] = options.pop("expires")
@@ -110,14 +115,15 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
 _SHOWN_APART: Final = (
     *("name", "priority"),
     *("idempotency_key", "idempotency_ttl", "single_instance", "concurrency_key", "concurrency", "breaker"),
-    *("rate_limit", "rate_key"),
+    *("rate_limit", "rate_key", "after", "on_parent_failure"),
 )
 
 
 _NAMES: Final = "|".join(DECLARED)
 _LONG_NAMES: Final = "|".join(name for name in DECLARED if "_" in name)
 _HERE: Final = (
-    rf"(?:^|(?<=: ))(?:{_NAMES})(?= must| has no effect| '[^']*' must)|(?:(?<=without )|(?<=; set ))(?:{_NAMES})\b"
+    rf"(?:^|(?<=: ))(?:{_NAMES})(?= must| has no effect| '[^']*' must)"
+    rf"|(?:(?<=without )|(?<=; set )|(?<=leave out ))(?:{_NAMES})\b"
 )
 # Text in quotes is a value. A name without an underscore may also be an ordinary word, except in these places.
 _NAMED: Final = re.compile(rf"""'[^']*'|"[^"]*"|({_HERE}|\b(?:{_LONG_NAMES})\b)""")
@@ -150,6 +156,10 @@ def trait_facts(job: JobTraits) -> dict[str, str]:
             facts[field.name.replace("_", " ")] = _shown(value)
     if job.rate_limit is not None:
         facts["rate limit"] = job.rate_limit + ("" if job.rate_key is None else f" for the key '{job.rate_key}'")
+    if job.after:
+        facts["depends on"] = ", ".join(job.after)
+    if job.on_parent_failure is not OnParentFailure.CANCEL:
+        facts["on failure"] = f"{job.on_parent_failure} if a job that it depends on fails"
     keys = _keys(job)
     return {**facts, "keys": ", ".join(keys)} if keys else facts
 
@@ -189,8 +199,10 @@ def _click_option(name: str, declared: Declared) -> Callable[[Any], Any]:
     attributes: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     if name in _TYPES:
         attributes["type"] = _TYPES[name]
-    elif name in ("tags", "meta"):
+    elif name in ("tags", "meta", "after"):
         attributes["multiple"] = True
+        if name == "after":
+            attributes["shell_complete"] = complete_job_ids
     elif types == (bool,):
         attributes["is_flag"] = True
     elif timedelta in types:
@@ -204,9 +216,9 @@ def _flags_of(name: str) -> tuple[str, ...]:
     return DECLARED[name].option.flags or (f"--{name.replace('_', '-')}",)
 
 
-def _split_tags(given: tuple[str, ...]) -> list[str]:
-    """The tags of all words. A word may contain several, separated by commas."""
-    tags = [tag.strip() for word in given for tag in word.split(",")]
-    if "" in tags:
-        raise DefinitionError(f"{','.join(given)!r} contains an empty tag; write --tag a,b")
-    return tags
+def _split(given: tuple[str, ...], problem: str) -> list[str]:
+    """The tags or ids of all words. A word may contain several, separated by commas."""
+    parts = [part.strip() for word in given for part in word.split(",")]
+    if "" in parts:
+        raise DefinitionError(f"{','.join(given)!r} contains {problem}")
+    return parts

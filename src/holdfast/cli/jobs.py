@@ -1,4 +1,6 @@
-"""`holdfast list` and `holdfast show`. `listing.py` and `showing.py` do the work; they are imported when needed."""
+"""`holdfast list`, `show` and `graph`. `listing.py`, `showing.py` and `graph.py` do the work; they are imported when
+needed.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -10,13 +12,14 @@ from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option, with_options
 from holdfast.cli.output import note_location
 from holdfast.cli.selecting import Filters, filter_options, state_option
-from holdfast.cli.words import utc_option
+from holdfast.cli.words import DEPENDS_ON, utc_option
 from holdfast.spelling import did_you_mean
 from holdfast.values import JobView
 
 F = TypeVar("F", bound=Callable[..., Any])
 USUAL: Final = ("id", "state", "job", "queue", "try", "age", "error")
-COLUMNS: Final = tuple(dict.fromkeys((*USUAL, *JobView.__struct_fields__)))
+_FIELDS: Final = tuple(DEPENDS_ON if name == "after" else name for name in JobView.__struct_fields__)
+COLUMNS: Final = tuple(dict.fromkeys((*USUAL, *_FIELDS)))
 
 
 class Columns(click.ParamType[tuple[str, ...]]):
@@ -139,3 +142,38 @@ def show(job_id: str, url: str | None, as_json: bool) -> None:
     with existing(url, job=job_id) as site:
         note_location(site.location)
         print_job(site, job_id, as_json=as_json)
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", shell_complete=complete_job_ids)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of steps from the job in each direction.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of jobs.",
+)
+@url_option
+@json_option
+def graph(job_id: str, depth: int, limit: int, url: str | None, as_json: bool) -> None:
+    """Draw the jobs that a job depends on, and those that depend on it.
+
+    \b
+    Examples:
+      holdfast graph report
+      holdfast graph report --depth 1 --json
+    """
+    from holdfast.cli.graph import print_graph
+
+    with existing(url, job=job_id) as site:
+        note_location(site.location)
+        print_graph(site.engine, job_id, depth=depth, limit=limit, as_json=as_json)

@@ -16,8 +16,9 @@ from holdfast.cli.output import json_text, note, note_location, write, write_csv
 from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, say_if_unknown
 from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, painted_table
-from holdfast.cli.words import age, beginning, instant, possible_runs, runs
+from holdfast.cli.words import DEPENDS_ON, age, beginning, instant, possible_runs, runs
 from holdfast.errors import ConfigError
+from holdfast.units import counted
 from holdfast.values import JobFilter, JobState, JobView
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _csv_text(value: Any) -> str:
 def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
     if column in SHORT and (column != "job" or chosen is None):
         return SHORT[column](job)
-    value = getattr(job, column)
+    value = getattr(job, "after" if column == DEPENDS_ON else column)
     match value:
         case None:
             return ""
@@ -188,4 +189,6 @@ def _error(job: JobView) -> str | None:
         return "damaged record"
     if job.blocked_on is not None:
         return f"waiting for {job.blocked_on}"
+    if job.state is JobState.BLOCKED and job.after:
+        return f"waiting for {job.after[0] if len(job.after) == 1 else counted(len(job.after), 'job')}"
     return job.cancel_reason if job.state is JobState.CANCELLED else job.last_error

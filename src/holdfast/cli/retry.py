@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of
+from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of, with_children
 from holdfast.cli.documents import RetryDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import json_option, url_option
@@ -76,7 +76,8 @@ def replaying(
         return in_another_state(job) or ("has expired and would be refused" if has_expired else None)
 
     def act(engine: Engine, job_ids: Sequence[str]) -> list[Result]:
-        return [_result(engine, job_id, engine.replay(job_id, ignore_expiry=ignore_expiry)) for job_id in job_ids]
+        results = [_result(engine, job_id, engine.replay(job_id, ignore_expiry=ignore_expiry)) for job_id in job_ids]
+        return with_children(engine, results)
 
     return Change(verb="retry", act=act, within=within, refusal=refusal, nothing=nothing, narrow=_without_private)
 

@@ -25,6 +25,7 @@ DOCUMENTS: Final = {
     "holdfast.config.unset/1": ("holdfast.cli.config:UnsetDocument", "config unset"),
     "holdfast.doctor/1": ("holdfast.cli.doctor:Diagnosis", "doctor"),
     "holdfast.error/1": ("holdfast.cli.documents:ErrorDocument", "every command that fails, on stderr"),
+    "holdfast.graph/1": ("holdfast.cli.documents:GraphDocument", "graph"),
     "holdfast.health/1": ("holdfast.cli.health:Health", "health"),
     "holdfast.job/1": ("holdfast.cli.documents:JobDocument", "list, dlq list"),
     "holdfast.breaker/1": ("holdfast.cli.documents:BreakerDocument", "breaker list, breaker show"),

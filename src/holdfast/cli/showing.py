@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
 from holdfast.cli.documents import ShownDocument, lock_document
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.job_documents import history_document
+from holdfast.cli.job_documents import history_document, relatives_members
 from holdfast.cli.job_options import trait_facts
 from holdfast.cli.output import write, write_block, write_json
 from holdfast.cli.progress import words
@@ -22,12 +22,15 @@ from holdfast.errors import UnknownJob
 from holdfast.state.breakers import Breakers, CircuitView
 from holdfast.state.ownership import breaker_slot, slot_names_of
 from holdfast.state.workers import WorkerRegistry
-from holdfast.units import format_duration
-from holdfast.values import AttemptView, JobHistory, JobState, JobView
+from holdfast.units import counted, format_duration
+from holdfast.values import AttemptView, JobHistory, JobState, JobView, Relatives
 
 if TYPE_CHECKING:
     from holdfast.cli.options import Site
     from holdfast.queues.contract import Engine
+
+
+MOST_RELATIVES: Final = 10
 
 
 def print_job(site: Site, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
@@ -47,15 +50,16 @@ def print_job(site: Site, job_id: str, *, as_json: bool, only_dead: bool = False
     circuit = _circuit(engine, history.job)
     usage = site.usage_of(history.job.queue) if history.job.state in CLAIMABLE else None
     workers = WorkerRegistry(engine.state).all()
-    reasons = why(history, engine.pauses(), workers, locks, datetime.now(UTC), circuit, usage)
+    relatives = engine.relatives(job_id)
+    reasons = why(history, engine.pauses(), workers, locks, datetime.now(UTC), circuit, usage, relatives)
     if as_json:
         tag = ShownDocument.__struct_config__.tag
         locked = [lock_document(one) for one in locks]
         copied = None if copy is None else copy.job.id
         document = {**history_document(history), "schema": tag, "why": reasons, "locks": locked}
-        write_json({**document, "dead_letter_copy": copied})
+        write_json({**document, "dead_letter_copy": copied, **relatives_members(relatives)})
     else:
-        _print_history(history, reasons, None if copy is None else copy.job)
+        _print_history(history, reasons, None if copy is None else copy.job, relatives)
 
 
 def _circuit(engine: Engine, job: JobView) -> CircuitView | None:
@@ -71,8 +75,8 @@ class NotDead(click.ClickException):
     exit_code = NOT_FOUND
 
 
-def _print_history(history: JobHistory, reasons: list[str], copy: JobView | None) -> None:
-    for name, value in _facts(history.job, reasons, copy):
+def _print_history(history: JobHistory, reasons: list[str], copy: JobView | None, relatives: Relatives) -> None:
+    for name, value in _facts(history.job, reasons, copy, relatives):
         colour = COLOURS.get(history.job.state) if name == "state" else BAD if name == "last error" else None
         write(f"{name:<12} {paint(str(value), colour)}")
     for number, attempt in enumerate(history.attempts, start=1):
@@ -83,7 +87,7 @@ def _print_history(history: JobHistory, reasons: list[str], copy: JobView | None
         _print_output(history.live_output.marked)
 
 
-def _facts(job: JobView, reasons: list[str], copy: JobView | None) -> list[tuple[str, object]]:
+def _facts(job: JobView, reasons: list[str], copy: JobView | None, relatives: Relatives) -> list[tuple[str, object]]:
     facts: list[tuple[str, object | None]] = [
         ("id", job.id),
         ("state", f"{job.state} ({job.dead_reason})" if job.dead_reason else job.state),
@@ -102,13 +106,34 @@ def _facts(job: JobView, reasons: list[str], copy: JobView | None) -> list[tuple
         ("timeout", None if job.timeout is None else format_duration(job.timeout) if job.timeout else "none"),
         ("cancelled", job.cancel_reason or None),
         ("cancelling", "requested; its worker will stop it" if job.cancel_requested else None),
-        *trait_facts(job).items(),
+        *((name, value) for name, value in trait_facts(job).items() if name != "depends on"),
+        *(("depends on", line) for line in _parents(job, relatives)),
+        *(("needed by", line) for line in _children(job, relatives)),
         ("unique", job.unique),
         ("payload", bytes(job.payload).decode(errors="replace")),
         ("last error", job.last_error),
         ("copy", None if copy is None else f"{copy.id} in queue {copy.queue} ({copy.state})"),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _parents(job: JobView, relatives: Relatives) -> list[str]:
+    """The jobs that this one depends on, with their states."""
+    states = {one.job_id: str(one.state) for one in relatives.parents}
+    lines = [f"{parent} ({states.get(parent, 'deleted')})" for parent in job.after]
+    return _shortened(lines, len(lines), job)
+
+
+def _children(job: JobView, relatives: Relatives) -> list[str]:
+    """The jobs that depend on this one, with their states."""
+    lines = [f"{one.job_id} ({one.state})" for one in relatives.children]
+    return _shortened(lines, relatives.child_count, job)
+
+
+def _shortened(lines: list[str], number: int, job: JobView) -> list[str]:
+    shown = lines[:MOST_RELATIVES]
+    more = number - len(shown)
+    return [*shown, f"and {counted(more, 'more job')}; see  {command('holdfast', 'graph', job.id)}"] if more else shown
 
 
 def _progress(job: JobView) -> str | None:

@@ -8,18 +8,20 @@ from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from holdfast.cli.words import DEPENDS_ON
 from holdfast.definition import JobBuilder, JobDefinition, JobOptions
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
 from holdfast.spelling import did_you_mean
-from holdfast.values import Backoff, OnConflict
+from holdfast.values import Backoff, OnConflict, OnParentFailure
 
 Instant = Annotated[datetime, Meta(tz=True)]
 
 # Spellings from the reference documents and their users.
-_ALIASES: Final = {"timeout_seconds": "timeout", "handler": "job"}
+_ALIASES: Final = {"timeout_seconds": "timeout", "handler": "job", "after": DEPENDS_ON}
 # Members of jobs in the reference documents, with the value that a new job must have; None stands for any value.
 _OF_NEW_JOBS: Final[dict[str, Any]] = {"state": "pending", "attempts": 0, "created_at": None, "updated_at": None}
+_ACTIONS: Final = {"on_conflict": OnConflict, "on_parent_failure": OnParentFailure}
 _EITHER: Final = (("delay", "run_at"), ("expires", "expires_at"))
 
 
@@ -60,7 +62,8 @@ _DURATIONS: Final = [name for name, hint in _HINTS.items() if timedelta in get_a
 _TASK: Final = ("command", "cwd", "job", "payload")
 FIELD_TYPES: Final = {
     **{name: get_type_hints(JobSpec)[name] for name in _TASK},
-    **_HINTS,
+    **{DEPENDS_ON if name == "after" else name: hint for name, hint in _HINTS.items()},
+    DEPENDS_ON: list[str],
     **dict.fromkeys(_DURATIONS, float | str),
     "backoff": float | str | list[float | str] | Backoff,
     "run_at": Instant,
@@ -93,6 +96,8 @@ def _options(values: dict[str, Any]) -> JobOptions:
         if "expires" in values:
             raise DefinitionError("pass either expires or expires_at, not both")
         values["expires"] = values.pop("expires_at")
+    if DEPENDS_ON in values:
+        values["after"] = values.pop(DEPENDS_ON)
     return cast("JobOptions", values)
 
 
@@ -100,8 +105,8 @@ def _converted(name: str, value: object) -> Any:
     try:
         return msgspec.convert(value, FIELD_TYPES[name])
     except msgspec.ValidationError as problem:
-        if name == "on_conflict":
-            raise DefinitionError(f"field 'on_conflict': {value!r} is not one of {', '.join(OnConflict)}") from None
+        if name in _ACTIONS:
+            raise DefinitionError(f"field '{name}': {value!r} is not one of {', '.join(_ACTIONS[name])}") from None
         message, _, path = str(problem).partition(" - at `$")
         raise DefinitionError(f"field '{name}{path.rstrip('`')}': {message}") from None
 

@@ -13,7 +13,7 @@ from holdfast.spelling import did_you_mean
 from holdfast.values import JobState
 
 STATES: Final = {
-    JobState.BLOCKED: "waiting for a key that another job holds, or for a circuit to close",
+    JobState.BLOCKED: "waiting for jobs that it depends on, for a key that another job holds, or for a circuit",
     JobState.SCHEDULED: "waiting for its due time",
     JobState.PENDING: "due, waiting for a worker",
     JobState.PROCESSING: "running: a worker holds its lease",

@@ -11,13 +11,17 @@ from holdfast.state.breakers import CircuitView
 from holdfast.state.limits import Usage
 from holdfast.units import counted, format_duration
 from holdfast.values import (
+    PARENT_FAILED,
     CircuitState,
     DeadReason,
+    EdgeOutcome,
     JobHistory,
     JobState,
     JobView,
     Outcome,
     QueuePause,
+    Relative,
+    Relatives,
     SlotView,
     WorkerState,
     WorkerView,
@@ -25,6 +29,8 @@ from holdfast.values import (
 
 CLAIMABLE: Final = (JobState.PENDING, JobState.FAILED)
 """The states of jobs that wait in their queue until a worker claims them, if they are due."""
+_MOST_NAMED: Final = 5
+_NO_RELATIVES: Final = Relatives()
 _DEATHS: Final = {
     DeadReason.FAILED: "its last run failed, and no retry was left",
     DeadReason.TIMEOUT: "its last run timed out, and no retry was left",
@@ -46,16 +52,19 @@ def why(
     now: datetime,
     circuit: CircuitView | None = None,
     usage: Usage | None = None,
+    relatives: Relatives = _NO_RELATIVES,
 ) -> list[str]:
     """The reasons why the job is in its state; none if the state explains itself.
 
-    `locks` are the job's keys, `circuit` is the one that it waits for, and `usage` that of the rate limit of its queue.
+    `locks` are the job's keys, `circuit` is the one that it waits for, `usage` is that of the rate limit of its queue,
+    and `relatives` are the jobs that it depends on.
     """
     job, last = history.job, history.attempts[-1].record if history.attempts else None
     is_put_off = job.rate_limit is not None and last is not None and last.outcome is Outcome.RATE_LIMITED
     reasons = (
         _waiting_for(job, circuit, now)
         or _blocked(job, locks, now)
+        or _dependent(job, relatives, now)
         or _reasons(job, pauses, workers, now, is_put_off=is_put_off)
     )
     if usage is not None and usage.wait_s and job.state in CLAIMABLE and job.due_at <= now:
@@ -100,6 +109,34 @@ def _blocked(job: JobView, locks: Sequence[SlotView], now: datetime) -> list[str
         if lock.name == job.blocked_on:
             found += [f"job {one.job_id} has held it since {instant(one.since)}" for one in lock.holders if one.fence]
     return found
+
+
+def _dependent(job: JobView, relatives: Relatives, now: datetime) -> list[str]:
+    """The jobs that a blocked job waits for, or the failed ones because of which it was cancelled."""
+    if job.state is JobState.BLOCKED and relatives.open_parents:
+        since = "" if job.blocked_since is None else f" {_until(now, job.blocked_since)}"
+        waits_for = [one for one in relatives.parents if one.outcome is EdgeOutcome.OPEN]
+        number = f"{relatives.open_parents} of " if relatives.open_parents < len(job.after) else ""
+        found = [f"has been waiting{since} for {number}{counted(len(job.after), 'job')}: {_named(waits_for)}"]
+        failed = [one for one in waits_for if one.state in (JobState.DEAD, JobState.CANCELLED)]
+        return [*found, f"failed jobs complete only if they are retried:  {_retry(failed)}"] if failed else found
+    if job.state is JobState.CANCELLED and job.cancel_reason == PARENT_FAILED:
+        failed = [one for one in relatives.parents if one.outcome is EdgeOutcome.CANCELLED]
+        if not failed:
+            return ["a job that it depends on failed and was deleted"]
+        several = "jobs that it depends on failed" if len(failed) > 1 else "a job that it depends on failed"
+        return [f"{several}: {_named(failed)}", f"to retry them and this job:  {_retry(failed)}"]
+    return []
+
+
+def _retry(failed: Sequence[Relative]) -> str:
+    return command("holdfast", "retry", *(one.job_id for one in failed[:_MOST_NAMED]))
+
+
+def _named(relatives: Sequence[Relative]) -> str:
+    named = [f"{one.job_id} ({one.state})" for one in relatives[:_MOST_NAMED]]
+    more = len(relatives) - len(named)
+    return ", ".join([*named, f"and {more:,} more"] if more else named)
 
 
 def _held(job: JobView, locks: Sequence[SlotView]) -> list[str]:

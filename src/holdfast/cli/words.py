@@ -16,6 +16,8 @@ from holdfast.values import AttemptRecord, JobState, JobView, Outcome
 F = TypeVar("F", bound=Callable[..., Any])
 
 UTC_KEY: Final = "holdfast.utc"
+# The name of the option `after` in JSON.
+DEPENDS_ON: Final = "depends_on"
 # Shown in an empty cell.
 NOTHING: Final = "–"
 # Our signs, each with its replacement where only ASCII can be shown. Signs in tables take one cell in both forms.
@@ -30,6 +32,9 @@ SIGNS: Final = {
     NOTHING: "-",
     "↵": " ",
     "└": "`",
+    "├": "|",
+    "│": "|",
+    "─": "-",
     "█": "#",
     "░": ".",
     "±": "+-",

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, Unpack
 
 from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike
-from holdfast.definition.definition import JobDefinition, JobOptions, check_id, refuse_id
+from holdfast.definition.definition import Identified, JobDefinition, JobOptions, check_id, refuse_id
 from holdfast.definition.durations import Duration
 from holdfast.values import UniqueScope
 
@@ -103,6 +103,12 @@ class JobBuilder:
     ) -> "JobBuilder":
         """Enqueue the job only if no other job has this key; without a key, the same handler and payload."""
         return self._set(unique=True if key is None else key, unique_for=unique_for, on_conflict=on_conflict)
+
+    def after(
+        self, *parents: str | Identified, on_parent_failure: Literal["cancel", "run", "wait"] = "cancel"
+    ) -> "JobBuilder":
+        """Run the job once all of these jobs, given as handles or ids, have completed."""
+        return self._set(after=parents, on_parent_failure=on_parent_failure)
 
     def dead_letter_to(self, queue: str) -> "JobBuilder":
         """Queue that receives a copy of the job if it dies, for the handler `dead-letter`."""

@@ -135,9 +135,7 @@ class JobOptions(TypedDict, total=False):
     ]
     after: Annotated[
         Sequence[str | Identified],
-        Option(
-            "Ids of jobs that must complete before this one runs. Repeatable.", ("--depends-on", "--after"), "ID,ID"
-        ),
+        Option("Ids of jobs that must complete before this one runs. Repeatable.", ("--depends-on",), "ID,ID"),
     ]
     on_parent_failure: Annotated[
         Literal["cancel", "run", "wait"],

@@ -15,17 +15,18 @@ import msgspec
 from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, duration_us, from_us
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
-from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, PayloadRejected
+from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, NotSupported, PayloadRejected
 from holdfast.execution.coroutines import Coroutines, run_here
 from holdfast.execution.logs import listen, logs_captured
 from holdfast.execution.outcome import attempt_result, failed
 from holdfast.execution.output import Output, Tee, outside_the_job, streams_installed
 from holdfast.execution.timeout import REPEAT_S, CallResult, JobInterrupted, Timeout, handlers_installed
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
+from holdfast.handlers.results import ParentResults, ReadJob
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
 from holdfast.state.ownership import done_marks, slot_names_of
-from holdfast.values import ExecutionResult, Outcome, Progress
+from holdfast.values import ExecutionResult, JobHistory, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
 OnOutput: TypeAlias = Callable[[str, Output], None]
@@ -61,7 +62,8 @@ class JobRuntime:
 
     `tee` receives what jobs print, as it is printed. `on_output` is called when the output of a job has grown, and
     `on_progress` when a job reports progress; if they fail, the job continues. `transactions` opens the transaction
-    for `context.transaction()`, which is completed after a successful run. The hooks of `middleware` run within the
+    for `context.transaction()`, which is completed after a successful run. `read` reads the parents of a job, for
+    `context.results`. The hooks of `middleware` run within the
     job's timeout. `on_ended`, for tests, receives the value or the exception of each run.
     """
 
@@ -74,6 +76,7 @@ class JobRuntime:
         on_output: OnOutput | None = None,
         on_progress: OnProgress | None = None,
         transactions: Transactions | None = None,
+        read: ReadJob | None = None,
         middleware: Iterable[Middleware] = (),
         on_ended: OnEnded | None = None,
     ) -> None:
@@ -84,6 +87,7 @@ class JobRuntime:
         self.on_output = on_output
         self.on_progress = on_progress
         self.transactions = transactions
+        self.read = read
         self.on_ended = on_ended
         self.logs_starts = _log.isEnabledFor(logging.DEBUG)
         self.running: dict[str, Timeout] = {}
@@ -214,7 +218,7 @@ class _Attempt:
         output.about = (message, lease)
         self._runtime = runtime
         self._started_us = started_us = runtime.clock.now_us()
-        self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, lease.fence, started_us)
+        self._host = _Host(runtime, timeout, output, message, lease.delivery, lease.fence, started_us)
         self._started = runtime.clock.monotonic()
 
     def prepare(self) -> ExecutionResult | None:
@@ -327,7 +331,7 @@ class _Attempt:
         """Complete the transaction of a successful run. Returns the result; a failed commit is a failed run."""
         try:
             if result.success:
-                self._host.complete(result, self.message)
+                self._host.complete(result)
         except Exception as problem:
             return failed(problem, msgspec.structs.replace(result, result=None, note=""), no_retry=False)
         return result
@@ -366,7 +370,7 @@ class _Host(Host, msgspec.Struct):
     runtime: JobRuntime
     timeout: Timeout
     output: Output
-    job_id: str
+    message: JobMessage
     delivered: int
     held_fence: int
     started_us: int
@@ -398,21 +402,31 @@ class _Host(Host, msgspec.Struct):
     def held_back(self) -> AbstractContextManager[None]:
         return self.timeout.held_back()
 
+    @property
+    def results(self) -> ParentResults:
+        return ParentResults(self.message.after, self._read) if self.message.after else super().results
+
+    def _read(self, job_id: str) -> JobHistory | None:
+        if self.runtime.read is None:
+            raise NotSupported("context.results is available only when a worker runs the job")
+        with self.timeout.held_back():  # an interrupt in the middle could break the engine's connection
+            return self.runtime.read(job_id)
+
     def transaction(self) -> Any:
         if self.opened is None:
             if self.runtime.transactions is None:
                 return super().transaction()
             with self.timeout.held_back():  # an interrupt in the middle would leave the transaction open
-                self.opened = self.runtime.transactions(self.job_id, self.delivered)
+                self.opened = self.runtime.transactions(self.message.identifier, self.delivered)
         return self.opened.connection
 
-    def complete(self, result: ExecutionResult, message: JobMessage) -> None:
+    def complete(self, result: ExecutionResult) -> None:
         """Commit the transaction together with the job's completion, the slots it leaves and its idempotency mark."""
         opened, self.opened = self.opened, None
         if opened is not None:
             record = result.record()
-            marks = done_marks(message, record)
-            opened.complete(record, leaves=slot_names_of(message), writes=marks)
+            marks = done_marks(self.message, record)
+            opened.complete(record, leaves=slot_names_of(self.message), writes=marks)
 
     def roll_back(self) -> None:
         opened, self.opened = self.opened, None
@@ -425,11 +439,13 @@ class _Host(Host, msgspec.Struct):
         # Without interrupts: one in the middle of a frame would corrupt the connection to the worker.
         with self.timeout.held_back(), outside_the_job():
             try:
-                self.runtime.on_progress(self.job_id, progress)
+                self.runtime.on_progress(self.message.identifier, progress)
             except Exception:
                 if not self.has_failed:
                     _log.warning(
-                        "progress of job '%s' could not be reported; the job continues", self.job_id, exc_info=True
+                        "progress of job '%s' could not be reported; the job continues",
+                        self.message.identifier,
+                        exc_info=True,
                     )
                 self.has_failed = True
 

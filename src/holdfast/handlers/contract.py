@@ -16,6 +16,7 @@ from msgspec import Struct
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.errors import NotSupported
 from holdfast.handlers.payload import decoded
+from holdfast.handlers.results import ParentResults
 from holdfast.values import ExecutionResult, Progress
 
 _MESSAGE_LIMIT: Final = 1024
@@ -81,6 +82,11 @@ class Host:
     def report(self, progress: Progress) -> None:
         """Report progress."""
 
+    @property
+    def results(self) -> ParentResults:
+        """The results of the jobs that the job depends on."""
+        return ParentResults((), lambda _: None)
+
     def transaction(self) -> Any:
         """A connection in the transaction that ends with the run."""
         raise NotSupported("context.transaction() is available only when a worker runs the job")
@@ -120,6 +126,15 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         Pass it to the resource that the key protects, which can then refuse writes from an earlier holder.
         """
         return self.host.fence
+
+    @property
+    def results(self) -> ParentResults:
+        """The results of the jobs that this one depends on, by id or handle: `context.results["import-7"]`.
+
+        Each access reads the parent's record from the backend. A parent that failed raises `JobFailed` or
+        `JobCancelled`; with `on_parent_failure="cancel"`, the default, the job runs only if no parent has failed.
+        """
+        return self.host.results
 
     @property
     def log(self) -> logging.Logger:

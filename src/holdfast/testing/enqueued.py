@@ -13,7 +13,7 @@ from holdfast import json_models
 from holdfast.codec import JobMessage
 from holdfast.definition import JobOptions, definition_of
 from holdfast.definition.backoff import as_backoff
-from holdfast.definition.definition import as_unique_scope, check_id
+from holdfast.definition.definition import as_parents, as_unique_scope, check_id
 from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS: Final = 200
 _COMPARED_APART: Final = frozenset(
     (
         *("backoff", "delay", "expires", "idempotency_ttl", "meta", "on_conflict", "run_at", "tags", "timeout"),
-        *("tolerance", "unique", "unique_for"),
+        *("after", "tolerance", "unique", "unique_for"),
     )
 )
 
@@ -79,6 +79,8 @@ class Enqueued(JobTraits, frozen=True, kw_only=True):
             parts.append(f"run_at {_instant(self.run_at)}")
         elif self.delay:
             parts.append(f"delay {self.delay:g} s")
+        if self.after:
+            parts.append(f"after {shown(list(self.after))}")
         if self.name is not None:
             parts.append(f"name {self.name!r}")
         if self.tags:
@@ -167,6 +169,8 @@ class Expectation:
             yield _is_not("backoff", job.backoff, expected["backoff"])
         if "timeout" in expected and in_seconds("timeout", expected["timeout"]) != job.timeout:
             yield _is_not("timeout", job.timeout, expected["timeout"])
+        if "after" in expected and set(as_parents(expected["after"])) != set(job.after):
+            yield _is_not("after", list(job.after), list(as_parents(expected["after"])))
         yield from self._differences_in_ownership(job)
         yield from self._differences_in_time(job)
         missing = [tag for tag in expected.get("tags", ()) if tag not in job.tags]

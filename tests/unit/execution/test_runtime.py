@@ -952,3 +952,13 @@ def test_a_command_says_how_far_it_is(bench: "Bench") -> None:
     script = "echo '3 4 nearly' > /dev/fd/$HOLDFAST_PROGRESS_FD"
     assert bench.run(CommandHandler(["sh"]), {"argv": ["sh", "-c", script]}).success
     assert heard == [Progress(done=3, total=4, message="nearly")]
+
+
+def test_a_runtime_that_cannot_read_has_no_results(bench: "Bench") -> None:
+    def reads(context: JobContext) -> object:
+        return context.results["a"] if context.results else None
+
+    assert bench.run(reads).success
+    error = bench.run(reads, after=("a",)).error
+    assert error is not None
+    assert error.line == "holdfast.NotSupported: context.results is available only when a worker runs the job"

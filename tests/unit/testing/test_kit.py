@@ -750,3 +750,49 @@ def test_inline_jobs_wait_for_their_limit_in_simulated_time(app: Holdfast) -> No
         for _ in range(3):
             send.enqueue()
     assert RAN == ["sent"] * 3
+
+
+# Dependencies
+
+
+def test_a_drain_runs_parents_before_their_children(app: Holdfast, kit: JobKit) -> None:
+    @app.job
+    def step(context: JobContext) -> str:
+        RAN.append((context.id, dict(context.results)))
+        return context.id
+
+    parents = {"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": []}
+    app.enqueue_many([step.options(after=after).define() for after in parents.values()], ids=parents)
+    kit.assert_enqueued(step, count=2, after=["a"])
+    kit.assert_enqueued(step, id="d", after=[app.handle("c"), "b"])
+    kit.refute_enqueued(step, after=["c"])
+    assert kit.drain() == {"succeeded": 4}
+    assert RAN == [("a", {}), ("c", {"a": "a"}), ("b", {"a": "a"}), ("d", {"b": "b", "c": "c"})]
+
+
+def test_a_parent_that_dies_cancels_its_children(app: Holdfast, kit: JobKit) -> None:
+    @app.job(max_retries=1)
+    def fails() -> None:
+        raise Refused
+
+    @app.job
+    def step() -> None: ...
+
+    parent = fails.enqueue()
+    child = step.options(after=[parent]).enqueue()
+    last = step.options(after=[child]).enqueue()
+    other = step.options(after=[parent], on_parent_failure="run").enqueue()
+    assert kit.drain() == {"retried": 1, "dead": 1, "succeeded": 1}
+    states = [handle.status() for handle in (child, last, other)]
+    assert states == [JobState.CANCELLED, JobState.CANCELLED, JobState.COMPLETED]
+
+
+def test_inline_a_child_finds_its_parent_completed(app: Holdfast, kit: JobKit) -> None:
+    @app.job
+    def double(context: JobContext, number: int = 0) -> int:
+        return 2 * (number or sum(context.results.values()))
+
+    with kit.inline():
+        first = double.enqueue(1)
+        assert double.options(after=[first]).enqueue().result() == 4
+    assert kit.perform(double.options(after=[first]).define()) == 4

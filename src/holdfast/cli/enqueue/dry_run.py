@@ -14,11 +14,12 @@ from holdfast.cli.enqueue.request import Asked, durable_backend, note_times
 from holdfast.cli.job_documents import job_document
 from holdfast.cli.job_options import trait_facts
 from holdfast.cli.output import note, write, write_json, write_jsonl, write_names
+from holdfast.cli.words import DEPENDS_ON
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.deployment import job_defaults
-from holdfast.errors import IdConflict
+from holdfast.errors import IdConflict, UnknownParent
 from holdfast.handlers import COMMAND_KEY
-from holdfast.queues.contract import Engine
+from holdfast.queues.contract import Engine, check_parents
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import Mode
@@ -42,6 +43,7 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
     definitions, ids, names = [job.definition for job in jobs], [job.id for job in jobs], [job.where for job in jobs]
     with engine, hf.engines.replaced_by(engine, keyring):
         with hf.signed(definitions, ids, names=names, asks_middleware=False) as batch:
+            _check_parents(engine, batch.envelopes)
             documents = [_planned(job, one) for job, one in zip(jobs, batch.envelopes, strict=True)]
         remarks = [
             *_taken(engine, documents),
@@ -86,6 +88,16 @@ def _reading_engine(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
     return engine, keyring
 
 
+def _check_parents(engine: Engine, envelopes: Sequence[JobEnvelope]) -> None:
+    """Refuse jobs that wait for each other or for an unknown job, as without --dry-run."""
+    check_parents(envelopes)
+    known = {one.id for one in envelopes}
+    for one in envelopes:
+        for parent in one.after:
+            if parent not in known and engine.get(parent) is None:
+                raise UnknownParent(one.id, parent)
+
+
 def _planned(job: Asked, envelope: JobEnvelope) -> PlannedDocument:
     message = decode_message(unseal(envelope.wire)[0])
     return PlannedDocument(
@@ -113,6 +125,7 @@ def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
         if found is None or one.id is None:
             continue
         there = job_document(found.job)
+        there["after"] = there.pop(DEPENDS_ON)
         if any(there[member] != getattr(one, member) for member in _CONTENT):
             raise IdConflict(one.id)
         if without_trace(there["meta"]) != without_trace(one.meta):

@@ -118,10 +118,12 @@ def resolve(rows: EdgeRows) -> Resolved:
         return Resolved(0, 0)
     turns = [turn for parent, state in parents.items() for turn in turns_of(parent, state)]
     edges = rows.edges(turns, MAX_CHILDREN)
-    if edges:
-        _turn(rows, edges)
-    # The note on an unfinished parent may be deleted only while the parent is locked: see `dismiss`.
-    finished = [parent for parent, state in parents.items() if state is None or state.is_final]
+    changed = _turn(rows, edges) if edges else ()
+    # The note on an unfinished parent may be deleted only while the parent is locked: see `dismiss`. A parent that was
+    # itself just changed, as a child of another, has a new note.
+    finished = [
+        parent for parent, state in parents.items() if (state is None or state.is_final) and parent not in changed
+    ]
     if finished and len(edges) < MAX_CHILDREN:
         rows.forget(finished)
     return Resolved(len(parents), len(edges))
@@ -161,14 +163,15 @@ def turns_of(parent: JobNumber, state: JobState | None) -> list[Turn]:
             return [Turn(parent, policy, CANCELLED, OPEN) for policy in OnParentFailure]
 
 
-def _turn(rows: EdgeRows, edges: Sequence[Edge]) -> None:
+def _turn(rows: EdgeRows, edges: Sequence[Edge]) -> Collection[JobNumber]:
     """Store the outcomes, then decide about the children. They are locked first, because two parents of a child may
-    finish at the same time: the second transaction sees what the first one has stored.
+    finish at the same time: the second transaction sees what the first one has stored. Returns the children that may
+    have changed.
     """
     states = rows.lock(list(dict.fromkeys(edge.child for edge in edges)))
     rows.turn(edges)
     if not states:
-        return
+        return ()
     outcomes: dict[JobNumber, set[EdgeOutcome]] = {}
     for child, outcome in rows.outcomes(list(states)):
         outcomes.setdefault(child, set()).add(outcome)
@@ -176,6 +179,7 @@ def _turn(rows: EdgeRows, edges: Sequence[Edge]) -> None:
     for change in Change:
         if children := [child for child, needed in changes.items() if change in needed]:
             rows.change(change, children)
+    return states.keys()
 
 
 def _changes(state: JobState, outcomes: Collection[EdgeOutcome]) -> Collection[Change]:

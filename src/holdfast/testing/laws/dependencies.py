@@ -301,6 +301,18 @@ class DependencyLaws:
         for id in ("parent", "child", "grandchild"):
             complete(lab, id)
 
+    def test_a_parent_that_is_replayed_at_once_revives_the_children_of_its_children(self, lab: Lab) -> None:
+        """The notes on the child, which was just cancelled and is blocked again, are resolved in one commit."""
+        lab.put("parent")
+        lab.put("child", after=("parent",))
+        lab.put("grandchild", after=("child",))
+        kill(lab, "parent")
+        lab.engine.replay("parent")
+        lab.engine.repair()
+        assert states(lab, "child", "grandchild") == [BLOCKED, BLOCKED]
+        for id in ("parent", "child", "grandchild"):
+            complete(lab, id)
+
     def test_a_parent_that_is_replayed_releases_the_children_that_wait(self, lab: Lab) -> None:
         family(lab, on_parent_failure=WAIT)
         kill(lab, "parent")

@@ -25,6 +25,7 @@ from holdfast.execution.output import Output
 from holdfast.execution.runtime import JobRuntime, Transactions
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.handlers import HandlerRegistry
+from holdfast.handlers.results import ReadJob
 from holdfast.middleware import Middleware
 from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (
@@ -210,6 +211,7 @@ class SlotRunner:
         registry: HandlerRegistry,
         limits: Limits,
         transactions: Transactions | None = None,
+        read: ReadJob | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
         self.link = link
@@ -218,6 +220,7 @@ class SlotRunner:
             on_output=self._on_output,
             on_progress=self._on_progress,
             transactions=transactions,
+            read=read,
             middleware=middleware,
         )
         self.limits = limits
@@ -389,11 +392,12 @@ def serve(
     slots: int,
     limits: Limits,
     transactions: Transactions | None = None,
+    read: ReadJob | None = None,
     middleware: Iterable[Middleware] = (),
 ) -> None:
     """Run jobs in this process until the worker stops it, or is gone."""
     link = WorkerLink(connection)
-    runner = SlotRunner(link, registry, limits, transactions, middleware)
+    runner = SlotRunner(link, registry, limits, transactions, read, middleware)
     all_slots = ManySlots(runner, slots) if slots > 1 else OneSlot(runner)
 
     def listen() -> None:
