@@ -21,6 +21,7 @@ from holdfast.values import (
     Accepted,
     Ack,
     AttemptRecord,
+    CancelAnswer,
     DeadReason,
     JobEnvelope,
     JobLease,
@@ -128,6 +129,12 @@ def _discarded(engine: PostgresEngine, id: str) -> Callable[[], object]:
     return partial(engine.discard, id)
 
 
+def _replayed(engine: PostgresEngine, id: str) -> Callable[[], object]:
+    [lease] = take(engine, id)
+    engine.abandon(lease, DeadReason.FAILED)
+    return partial(engine.replay, id)
+
+
 End = Callable[[PostgresEngine, str], Callable[[], object]]
 
 
@@ -137,6 +144,7 @@ End = Callable[[PostgresEngine, str], Callable[[], object]]
         (_acknowledged, WAIT, PENDING),
         (_cancelled, OnParentFailure.CANCEL, CANCELLED),
         (_discarded, WAIT, CANCELLED),
+        (_replayed, OnParentFailure.CANCEL, BLOCKED),
     ],
 )
 @pytest.mark.parametrize("accepting_first", [True, False])
@@ -148,7 +156,7 @@ def test_a_child_that_is_accepted_while_its_parent_ends_is_never_forgotten(
     expected: JobState,
     accepting_first: bool,
 ) -> None:
-    for at, steps in stages(range(9), range(7)):
+    for at, steps in stages(range(14), range(12)):
         parent, child = f"parent{at}", f"child{at}"
         ending = end(engine, parent)
         accepting = partial(engine.accept, [child_of(engine, child, parent, policy=policy)])
@@ -162,7 +170,10 @@ def test_a_child_that_is_accepted_while_its_parent_ends_is_never_forgotten(
             continue
         engine.repair()
         assert state(engine, child) is expected, steps
+        engine.repair()
         assert execute(engine, "SELECT count(*) FROM holdfast.notes") == [(0,)]
+        if end is _replayed:
+            assert engine.cancel(parent) is CancelAnswer.CANCELLED
 
 
 def test_two_parents_that_end_at_the_same_time_release_their_child_once(

@@ -170,6 +170,8 @@ REOPEN: Final = f"""
         revived.ignore_expiry, revived.last_error, {BLOCKED}
     FROM revived JOIN holdfast.jobs AS j ON j.seq = revived.seq ON CONFLICT (seq) DO NOTHING"""
 
+LOCK_ENDED: Final = "SELECT seq, state FROM holdfast.ended_jobs WHERE seq = ANY (:seqs::bigint[]) FOR SHARE SKIP LOCKED"
+
 FORGET_NOTES: Final = "DELETE FROM holdfast.notes WHERE id = ANY (:ids::bigint[])"
 
 # For a job that was just replayed, under the lock of its row in `jobs`: it runs although these parents have failed.
@@ -201,6 +203,7 @@ class PostgresEdges(EdgeRows):
         self._passed = passed
         self._waits = waits
         self._notes: Sequence[Row] = ()
+        self._codes: Mapping[JobNumber, int | None] = {}
         self._has_more = False
         self.now_us = 0
 
@@ -213,7 +216,8 @@ class PostgresEdges(EdgeRows):
             return {}
         rows = self._rows(PARENT_STATES, {"seqs": numbers({parent for _, parent in self._notes})})
         self.now_us = rows[0][-1]
-        states = {seq: None if code == FORGOTTEN else STATES.get(code) for seq, code, _ in rows}
+        self._codes = {seq: code for seq, code, _ in rows}
+        states = {seq: None if code == FORGOTTEN else STATES.get(code) for seq, code in self._codes.items()}
         return {parent: states[parent] for _, parent in self._notes}
 
     def edges(self, turns: Sequence[Turn], limit: int) -> list[Edge]:
@@ -266,7 +270,14 @@ class PostgresEdges(EdgeRows):
                 self._connection.execute(self._sql(NOTE), query)
 
     def forget(self, parents: Sequence[JobNumber]) -> None:
-        done = set() if self._has_more else set(parents) - self._passed
+        if self._has_more:
+            return
+        # A transaction that replays or deletes a parent may have looked for its edges before one was committed. Only
+        # this note leads to that edge, so it stays until the parent is unlocked and its state is read again.
+        known = {one: code for one in parents if (code := self._codes[one]) not in (None, FORGOTTEN)}
+        codes = dict(self._rows(LOCK_ENDED, {"seqs": numbers(known)}))
+        self._passed |= {one for one, code in known.items() if codes.get(one) != code}
+        done = set(parents) - self._passed
         query = {"ids": numbers(id for id, parent in self._notes if parent in done)}
         self._connection.execute(self._sql(FORGET_NOTES), query)
 
