@@ -91,14 +91,21 @@ Stepping: TypeAlias = Callable[[Callable[[], Any]], Stepped[Any]]
 
 @contextmanager
 def steps_through(engine: PostgresEngine) -> Generator[Stepping]:
-    """Starts calls in other threads, which stop before each statement."""
-    execute = Connection.execute
+    """Starts calls in other threads, which stop before each statement and each commit."""
+    execute, end = Connection.execute, psycopg.Transaction.__exit__
 
-    def gated(connection: Connection, *given: Any, **options: Any) -> Any:
+    def pass_gate(connection: "psycopg.Connection[Any]") -> None:
         stepped: Stepped[Any] | None = getattr(_current, "stepped", None)
         if stepped is not None:
             stepped.pass_gate(connection.info.backend_pid)
+
+    def gated(connection: Connection, *given: Any, **options: Any) -> Any:
+        pass_gate(connection)
         return execute(connection, *given, **options)
+
+    def gated_end(transaction: psycopg.Transaction, *given: Any) -> Any:
+        pass_gate(transaction.connection)
+        return end(transaction, *given)
 
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -106,6 +113,7 @@ def steps_through(engine: PostgresEngine) -> Generator[Stepping]:
         psycopg.connect(engine.connections.conninfo, autocommit=True) as watch,
     ):
         patch.setattr(Connection, "execute", gated)
+        patch.setattr(psycopg.Transaction, "__exit__", gated_end)
 
         def start(act: Callable[[], Any]) -> Stepped[Any]:
             return Stepped(pool, watch, act)

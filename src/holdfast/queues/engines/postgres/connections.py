@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, TypeVar, cast
 
 import psycopg
@@ -119,7 +119,7 @@ class Connection(psycopg.Connection[Row]):
                 return self._put(gen, self.unsent)
             pipeline, self.unsent = self.unsent, None
             try:
-                self._wait(self._synced(pipeline), interval, None)
+                self._wait(self.synced(pipeline), interval, None)
             finally:
                 self.unsent = pipeline
         if self.patience_s is None:
@@ -143,7 +143,7 @@ class Connection(psycopg.Connection[Row]):
             pipeline.command_queue.popleft()()
         return cast("T", None)
 
-    def _synced(self, pipeline: Any) -> PQGen[None]:
+    def synced(self, pipeline: Any) -> PQGen[None]:
         """Send what was put into the buffer, and a sync, in one packet. Then read all replies: nothing may follow the
         sync, because the server would no longer count the time.
         """
@@ -497,6 +497,7 @@ def sent_together(connection: Connection) -> Generator[None]:
     a client that is stopped before the sync would hold the locks of its statements without limit.
     """
     with connection.pipeline() as pipeline:
+        cast("Any", pipeline)._exit_gen = partial(connection.synced, pipeline)
         connection.unsent = pipeline
         try:
             yield
