@@ -88,7 +88,13 @@ SLOW_EDGES: Edit = (
     "WHERE child",
     "WHERE (SELECT count(*) FROM generate_series(1, 300000)) > 0 AND child",
 )
-SLOW_ACK: Edit = (ACK, "WHERE seq =", "WHERE (SELECT count(*) FROM generate_series(1, 300000)) > 0 AND seq =")
+SLOW_ACK: Edit = (ACK, "WHERE seq =", "WHERE (SELECT count(*) FROM generate_series(1, 3000000)) > 0 AND seq =")
+# The acknowledgement has begun by then, and does not see these edges.
+LATE_EDGES: Edit = (
+    edges.CONNECT,
+    "AS g (parent, child, policy)",
+    "AS g (parent, child, policy) WHERE (SELECT count(*) FROM generate_series(1, 300000)) > 0",
+)
 SLOW_NOTE: Edit = (
     edges.NOTE_ENDED,
     "WHERE coalesce",
@@ -627,6 +633,7 @@ BUGS: dict[str, Bug] = {
             " JOIN holdfast.edges AS e ON e.parent = held.seq AND e.outcome <> 1) SELECT seq FROM held",
         ),
         (edges.NOTE_ENDED, "LIMIT 1", "LIMIT 0"),
+        LATE_EDGES,
     ),
     "note on a parent that is about to end dismissed": bug(
         "test_a_child_accepted_while_its_parent_ends_runs",

@@ -301,7 +301,7 @@ def connect(connection: PostgresStatements, connections: PostgresConnections, ch
     # In parts, for the same reason as the jobs.
     for start in range(0, len(edges), EDGES_AT_ONCE):
         columns = zip(*edges[start : start + EDGES_AT_ONCE], strict=True)
-        query = dict(zip(("parents", "children", "policies"), map(numbers, columns), strict=True))
+        query: dict[str, Any] = dict(zip(("parents", "children", "policies"), map(numbers, columns), strict=True))
         connection.execute(connections.sql(CONNECT), query)
 
 
