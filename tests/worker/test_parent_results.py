@@ -2,13 +2,10 @@
 
 import json
 
-import pytest
-
 from holdfast.values import JobState, Outcome
 
+from ..servers.places import every_engine
 from .floor import Floor, runs
-
-engines_with_dependencies = pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 
 
 def returned(floor: Floor, id: str) -> object:
@@ -18,7 +15,7 @@ def returned(floor: Floor, id: str) -> object:
     return json.loads(result)
 
 
-@engines_with_dependencies
+@every_engine
 def test_a_child_process_reads_what_the_parents_returned(floor: Floor) -> None:
     parents = floor.put_many(3, "brief")
     child = floor.put("gathers", after=parents)
@@ -27,7 +24,7 @@ def test_a_child_process_reads_what_the_parents_returned(floor: Floor) -> None:
     assert returned(floor, child) == {entry.id: entry.pid for entry in floor.ledger("end") if entry.id in parents}
 
 
-@engines_with_dependencies
+@every_engine
 def test_jobs_that_share_a_child_read_at_the_same_time(floor: Floor) -> None:
     parents = floor.put_many(5, "brief")
     plain = [floor.put("gathers", {"gate": "open"}, after=parents) for _ in range(4)]
@@ -42,7 +39,7 @@ def test_jobs_that_share_a_child_read_at_the_same_time(floor: Floor) -> None:
     assert [returned(floor, id) for id in (*plain, *coroutines)] == [pids] * 8
 
 
-@engines_with_dependencies
+@every_engine
 def test_the_next_worker_reads_them_again_after_the_first_was_killed(floor: Floor) -> None:
     parent = floor.put("brief")
     child = floor.put("gathers", {"gate": "open"}, after=[parent])
@@ -59,7 +56,7 @@ def test_the_next_worker_reads_them_again_after_the_first_was_killed(floor: Floo
     assert again.pid != started.pid
 
 
-@engines_with_dependencies
+@every_engine
 def test_a_parent_that_failed_has_an_error_instead_of_a_result(floor: Floor) -> None:
     parents = [floor.put("fails", id="dead", max_retries=0), floor.put("gives_up", id="cancelled"), floor.put("quick")]
     child = floor.put("gathers", after=parents, on_parent_failure="run")
