@@ -25,7 +25,8 @@ from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
 from holdfast.state.ownership import done_marks, slot_names_of
-from holdfast.values import ExecutionResult, Outcome, Progress
+from holdfast.state.schedules import RunResult, ledger_result
+from holdfast.values import ExecutionResult, JobState, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
 OnOutput: TypeAlias = Callable[[str, Output], None]
@@ -248,6 +249,8 @@ class _Attempt:
             meta=meta,
             tags=message.tags,
             trace_id=message.trace_id,
+            schedule=message.schedule,
+            scheduled_for=message.scheduled_for,
             host=self._host,
         )
 
@@ -406,13 +409,16 @@ class _Host(Host, msgspec.Struct):
                 self.opened = self.runtime.transactions(self.job_id, self.delivered)
         return self.opened.connection
 
-    def complete(self, result: ExecutionResult, message: JobMessage) -> None:
-        """Commit the transaction together with the job's completion, the slots it leaves and its idempotency mark."""
+    def complete(self, ended: ExecutionResult, message: JobMessage) -> None:
+        """Commit the transaction together with the job's completion, the slots it leaves, its idempotency mark and the
+        result in the ledger of its schedule.
+        """
         opened, self.opened = self.opened, None
         if opened is not None:
-            record = result.record()
-            marks = done_marks(message, record)
-            opened.complete(record, leaves=slot_names_of(message), writes=marks)
+            record = ended.record()
+            result = RunResult(state=JobState.COMPLETED, finished_us=record.ended_us)
+            writes = (*done_marks(message, record), *ledger_result(message, result))
+            opened.complete(record, leaves=slot_names_of(message), writes=writes)
 
     def roll_back(self) -> None:
         opened, self.opened = self.opened, None
