@@ -171,10 +171,7 @@ class Frequencies:
     def _set(self, method: str, values: Mapping[str, str]) -> Self:
         for title in values:
             if (earlier := self._settings.get(title)) is not None:
-                raise DefinitionError(
-                    f"{method}() sets the {title}, which {earlier.method}() has already set; leave out one of them, or "
-                    "write both as one expression with cron()"
-                )
+                raise DefinitionError(_conflict(title, earlier.method, method))
         settings = {**self._settings, **{title: _Setting(value, method) for title, value in values.items()}}
         day, weekday = settings.get(_DAY.title), settings.get(_WEEKDAY.title)
         if day is not None and weekday is not None and day.method != weekday.method:
@@ -185,6 +182,17 @@ class Frequencies:
             )
         self._settings = settings
         return self
+
+
+def _conflict(title: str, earlier: str, method: str) -> str:
+    if earlier == method:
+        return f"{method}() was called twice; leave out one of the calls"
+    if "every" in (earlier, method):
+        return f"every() cannot be combined with {earlier if method == 'every' else method}(); leave out one of them"
+    return (
+        f"{method}() sets the {title}, which {earlier}() has already set; leave out one of them, or write both as one "
+        "expression with cron()"
+    )
 
 
 def _at(method: str, time: str | None) -> dict[str, str]:

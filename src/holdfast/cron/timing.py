@@ -45,6 +45,8 @@ class Cron(Struct, frozen=True):
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first instant after this one at which it is due, in UTC; None if it is never due again."""
+        if instant.tzinfo is None:
+            raise ValueError(f"{instant.isoformat()} has no time zone; pass an aware datetime")
         zone = zone_named(self.zone)
         with suppress(OverflowError):
             if _parsed(self.expression).runs_every_real_hour:
