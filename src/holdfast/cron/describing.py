@@ -24,6 +24,7 @@ _MONTHS: Final = (
     "December",
 )
 _WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+_WORKDAYS, _WEEKEND = frozenset({1, 2, 3, 4, 5}), frozenset({0, 6})
 _ORDINALS: Final = ("last", "first", "second", "third", "fourth", "fifth")
 _UNITS: Final = (("d", "day", 86_400), ("h", "hour", 3600), ("m", "minute", 60), ("s", "second", 1))
 
@@ -127,9 +128,9 @@ def _weekdays(parsed: Expression, of_months: str, in_months: str) -> str:
     special = [f"the {_ORDINALS[number]} {_WEEKDAYS[day]}{of_months}" for day, number in parsed.special_weekdays]
     if not parsed.weekdays:
         return _listed(special)
-    if parsed.weekdays == {1, 2, 3, 4, 5}:
+    if parsed.weekdays == _WORKDAYS:
         plain = ["weekdays"]
-    elif parsed.weekdays == {0, 6}:
+    elif parsed.weekdays == _WEEKEND:
         plain = ["weekends"]
     else:
         from_monday = sorted(day or 7 for day in parsed.weekdays)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.cron import Cron, Every, Frequencies
+from holdfast.definition import JobBuilder
 from holdfast.errors import DefinitionError
 
 Choose = Callable[[Frequencies], Frequencies]
@@ -85,6 +86,52 @@ CONFLICTS: list[tuple[Choose, Choose, str]] = [
     (lambda on: on.quarterly(), lambda on: on.months([1]), "the month"),
 ]
 
+WRONG: list[tuple[Callable[[Any], object], str]] = [
+    (lambda on: on.every_minutes(7), r"every_minutes\(7\): 7 does not divide 60, .* use every\('7m'\)"),
+    (lambda on: on.every_minutes(0), "every_minutes must be between 1 and 30, not 0"),
+    (lambda on: on.every_minutes(60), "every_minutes must be between 1 and 30, not 60"),
+    (lambda on: on.every_minutes("5"), "every_minutes must be an integer from 1 to 30, not '5'"),
+    (lambda on: on.every_minutes(True), "every_minutes must be an integer from 1 to 30, not True"),
+    (lambda on: on.every_minutes(2.5), "every_minutes must be an integer from 1 to 30, not 2.5"),
+    (lambda on: on.hourly_at(60), "hourly_at must be between 0 and 59, not 60"),
+    (lambda on: on.hourly_at(-1), "hourly_at must be between 0 and 59, not -1"),
+    (lambda on: on.hourly_at(None), "hourly_at must be an integer from 0 to 59, not None"),
+    (lambda on: on.between_hours(9, 24), "between_hours must be between 0 and 23, not 24"),
+    (lambda on: on.between_hours("9", 17), "between_hours must be an integer from 0 to 23, not '9'"),
+    (
+        lambda on: on.between_hours(22, 2),
+        r"first hour is later than the last one; .* cron\('0 22-23,0-2 \* \* \*'\)",
+    ),
+    (lambda on: on.days_of_month([]), r"days_of_month is empty; pass at least one day of month"),
+    (lambda on: on.days_of_month([0]), "days_of_month must be between 1 and 31, not 0"),
+    (lambda on: on.days_of_month([1, 32]), "days_of_month must be between 1 and 31, not 32"),
+    (lambda on: on.days_of_month(1), r"days_of_month must be a list of numbers, such as \[1, 7\], not 1"),
+    (lambda on: on.days_of_month("1,15"), "days_of_month must be a list of numbers, .* not '1,15'"),
+    (lambda on: on.months([]), "months is empty; pass at least one month"),
+    (lambda on: on.months([13]), "months must be between 1 and 12, not 13"),
+    (lambda on: on.months(["jan"]), "months must be an integer from 1 to 12, not 'jan'"),
+    (lambda on: on.every("often"), "every 'often': must be a number of seconds, or a value such as 90s"),
+    (lambda on: on.every(0.5), "every must be between 1 s and 366 days, not 0.5 seconds"),
+    (lambda on: on.every("400d"), "every must be between 1 s and 366 days, not 34560000 seconds"),
+    (lambda on: on.every(float("nan")), "every must be between 1 s and 366 days, not nan seconds"),
+    (lambda on: on.every(None), "every must be a number of seconds, a timedelta, or a string"),
+    (lambda on: on.cron("0 25 * * *"), "hour '25' is not valid; use 0-23"),
+    (lambda on: on.cron(None), "cron must be an expression such as '0 2 [*] [*] [*]', not None"),
+    (lambda on: on.timezone("Europe/Berln"), "timezone 'Europe/Berln' is not known; did you mean 'Europe/Berlin'"),
+    (lambda on: on.timezone(None), "timezone must be the name of a time zone, such as Europe/Berlin or UTC"),
+]
+
+DAYS: list[Choose] = [lambda on: on.monthly(), lambda on: on.days_of_month([13]), lambda on: on.yearly()]
+WEEKDAYS: list[Choose] = [lambda on: on.fridays(), lambda on: on.weekdays(), lambda on: on.weekly()]
+EVERY_HOUR: Choose = lambda on: on.every("1h")  # noqa: E731
+OTHERS: list[Choose] = [
+    lambda on: on.daily(),
+    lambda on: on.mondays(),
+    lambda on: on.timezone("UTC"),
+    lambda on: on.cron("@daily"),
+]
+NOTHING: list[Choose] = [lambda on: on, lambda on: on.timezone("Europe/Berlin")]
+
 
 @pytest.mark.parametrize(("choose", "expression"), ALONE, ids=lambda one: one if isinstance(one, str) else "")
 def test_each_method_becomes_its_expression(choose: Choose, expression: str) -> None:
@@ -124,30 +171,21 @@ def test_a_field_is_set_once(first: Choose, second: Choose, field: str) -> None:
         assert frequencies.timing() == timing
 
 
-@pytest.mark.parametrize(
-    "choose",
-    [lambda on: on.daily(), lambda on: on.mondays(), lambda on: on.timezone("UTC"), lambda on: on.cron("@daily")],
-)
+@pytest.mark.parametrize("choose", OTHERS)
 def test_an_interval_stands_alone(choose: Choose) -> None:
-    for one, other in ((choose, every_hour), (every_hour, choose)):
+    for one, other in ((choose, EVERY_HOUR), (EVERY_HOUR, choose)):
         with pytest.raises(DefinitionError, match=r"every\(\) cannot be combined with \w+\(\); leave out one of them"):
             other(one(Frequencies()))
 
 
-def every_hour(frequencies: Frequencies) -> Frequencies:
-    return frequencies.every("1h")
-
-
-@pytest.mark.parametrize(
-    "choose", [every_hour, lambda on: on.daily_at("01:00"), lambda on: on.timezone("UTC"), lambda on: on.cron("@daily")]
-)
+@pytest.mark.parametrize("choose", [EVERY_HOUR, *OTHERS])
 def test_a_method_is_called_once(choose: Choose) -> None:
     with pytest.raises(DefinitionError, match=r"\(\) was called twice; leave out one of the calls"):
         choose(choose(Frequencies()))
 
 
-@pytest.mark.parametrize("day", [lambda on: on.monthly(), lambda on: on.days_of_month([13]), lambda on: on.yearly()])
-@pytest.mark.parametrize("weekday", [lambda on: on.fridays(), lambda on: on.weekdays(), lambda on: on.weekly()])
+@pytest.mark.parametrize("day", DAYS)
+@pytest.mark.parametrize("weekday", WEEKDAYS)
 def test_methods_that_cron_would_combine_with_or_are_refused(day: Choose, weekday: Choose) -> None:
     for one, other in ((day, weekday), (weekday, day)):
         with pytest.raises(DefinitionError, match="in cron, a day that matches one of them is enough"):
@@ -170,12 +208,23 @@ def test_an_interval(interval: str | float, seconds: float) -> None:
     assert Frequencies().every(interval).timing() == Every(seconds)
 
 
+def test_a_builder_of_jobs_can_have_them() -> None:
+    class Builder(JobBuilder, Frequencies):
+        pass
+
+    shared = {name for name in vars(JobBuilder).keys() & vars(Frequencies).keys() if not name.startswith("__")}
+    assert shared == set()
+    builder = Builder("report").mondays("09:00")
+    assert builder.queue("mail") is builder
+    assert (builder.definition().queue, builder.timing().text()) == ("mail", "0 9 * * 1")
+
+
 def test_two_builders_do_not_share_their_fields() -> None:
     one, other = Frequencies().mondays(), Frequencies().daily_at("01:00")
     assert (one.timing().text(), other.timing().text()) == ("0 0 * * 1", "0 1 * * *")
 
 
-@pytest.mark.parametrize("choose", [lambda on: on, lambda on: on.timezone("Europe/Berlin")])
+@pytest.mark.parametrize("choose", NOTHING)
 def test_a_schedule_needs_a_timing(choose: Choose) -> None:
     with pytest.raises(DefinitionError, match=r"the schedule has no timing; call daily_at\('01:00'\)"):
         choose(Frequencies()).timing()
@@ -204,43 +253,7 @@ def test_a_time_is_text(time: object) -> None:
         Frequencies().daily_at(time)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    ("choose", "problem"),
-    [
-        (lambda on: on.every_minutes(7), r"every_minutes\(7\): 7 does not divide 60, .* use every\('7m'\)"),
-        (lambda on: on.every_minutes(0), "every_minutes must be between 1 and 30, not 0"),
-        (lambda on: on.every_minutes(60), "every_minutes must be between 1 and 30, not 60"),
-        (lambda on: on.every_minutes("5"), "every_minutes must be an integer from 1 to 30, not '5'"),
-        (lambda on: on.every_minutes(True), "every_minutes must be an integer from 1 to 30, not True"),
-        (lambda on: on.every_minutes(2.5), "every_minutes must be an integer from 1 to 30, not 2.5"),
-        (lambda on: on.hourly_at(60), "hourly_at must be between 0 and 59, not 60"),
-        (lambda on: on.hourly_at(-1), "hourly_at must be between 0 and 59, not -1"),
-        (lambda on: on.hourly_at(None), "hourly_at must be an integer from 0 to 59, not None"),
-        (lambda on: on.between_hours(9, 24), "between_hours must be between 0 and 23, not 24"),
-        (lambda on: on.between_hours("9", 17), "between_hours must be an integer from 0 to 23, not '9'"),
-        (
-            lambda on: on.between_hours(22, 2),
-            r"first hour is later than the last one; .* cron\('0 22-23,0-2 \* \* \*'\)",
-        ),
-        (lambda on: on.days_of_month([]), r"days_of_month is empty; pass at least one day of month"),
-        (lambda on: on.days_of_month([0]), "days_of_month must be between 1 and 31, not 0"),
-        (lambda on: on.days_of_month([1, 32]), "days_of_month must be between 1 and 31, not 32"),
-        (lambda on: on.days_of_month(1), r"days_of_month must be a list of numbers, such as \[1, 7\], not 1"),
-        (lambda on: on.days_of_month("1,15"), "days_of_month must be a list of numbers, .* not '1,15'"),
-        (lambda on: on.months([]), "months is empty; pass at least one month"),
-        (lambda on: on.months([13]), "months must be between 1 and 12, not 13"),
-        (lambda on: on.months(["jan"]), "months must be an integer from 1 to 12, not 'jan'"),
-        (lambda on: on.every("often"), "every 'often': must be a number of seconds, or a value such as 90s"),
-        (lambda on: on.every(0.5), "every must be between 1 s and 366 days, not 0.5 seconds"),
-        (lambda on: on.every("400d"), "every must be between 1 s and 366 days, not 34560000 seconds"),
-        (lambda on: on.every(float("nan")), "every must be between 1 s and 366 days, not nan seconds"),
-        (lambda on: on.every(None), "every must be a number of seconds, a timedelta, or a string"),
-        (lambda on: on.cron("0 25 * * *"), "hour '25' is not valid; use 0-23"),
-        (lambda on: on.cron(None), "cron must be an expression such as '0 2 [*] [*] [*]', not None"),
-        (lambda on: on.timezone("Europe/Berln"), "timezone 'Europe/Berln' is not known; did you mean 'Europe/Berlin'"),
-        (lambda on: on.timezone(None), "timezone must be the name of a time zone, such as Europe/Berlin or UTC"),
-    ],
-)
+@pytest.mark.parametrize(("choose", "problem"), WRONG)
 def test_an_error_names_the_method_and_says_what_to_write(choose: Callable[[Any], object], problem: str) -> None:
     with pytest.raises(DefinitionError, match=problem):
         choose(Frequencies())
