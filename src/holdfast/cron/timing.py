@@ -2,7 +2,8 @@
 
 When the clocks are changed, an expression with wildcard hours (`*`, `*/2`) is due at every real time that matches it.
 All others have fixed times: one in the gap is due once, at the first instant after the gap; one in the overlap is due
-once, the first time.
+once, the first time. Unlike in Debian's cron, wildcard minutes make no difference: `*/15 2 * * *` would otherwise never
+be due on the day of the gap. `cronsim` is therefore only asked for local times.
 """
 
 from collections.abc import Iterator
