@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast, JobState
 from holdfast.config import Settings
-from holdfast.state.schedules import LedgerEntry
+from holdfast.state.schedules import RunResult
 from holdfast.values import JobFilter
 
 from ..faults.processes import Programs, until
@@ -63,9 +63,13 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
     programs.end_all()
 
 
-def ended(hf: Holdfast, name: str) -> list[LedgerEntry]:
-    """The entries of the ledger whose jobs have ended."""
-    return [entry for entry in hf.stored_schedules().history(name) if entry.result is not None]
+def result_of(hf: Holdfast, name: str) -> RunResult:
+    """The result of a run of a schedule, as soon as there is one."""
+    found = until(
+        lambda: [entry.result for entry in hf.stored_schedules().history(name) if entry.result is not None],
+        f"the result of a run of '{name}'",
+    )
+    return found[0]
 
 
 def test_two_workers_fire_schedules_run_their_jobs_and_record_the_results(programs: Programs, tmp_path: Path) -> None:
@@ -74,13 +78,9 @@ def test_two_workers_fire_schedules_run_their_jobs_and_record_the_results(progra
         worker.wait_for("started")
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     with Holdfast(url, signing_key=KEY, settings=Settings(), directory=tmp_path) as hf:
-        for name, state, reason in (
-            ("clean", JobState.COMPLETED, ""),
-            ("report", JobState.DEAD, "ValueError: broken"),
-        ):
-            entry = until(lambda name=name: ended(hf, name), f"the result of a run of '{name}'")[0]
-            assert entry.result is not None
-            assert (entry.result.state, entry.result.reason) == (state, reason)
+        assert result_of(hf, "clean").state is JobState.COMPLETED
+        inline = result_of(hf, "report")
+        assert (inline.state, inline.reason) == (JobState.DEAD, "ValueError: broken")
         for worker in workers:
             worker.send(signal.SIGTERM)
             assert worker.ended() == 0
