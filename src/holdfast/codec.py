@@ -62,6 +62,7 @@ class JobMessage(_WireTraits, frozen=True, rename="camel", omit_defaults=True, f
     backoff: Backoff | None = None
     expires_at: Instant | None = None
     unique: str | None = None
+    ledger_ttl: float | None = None
     kid: str = ""
 
 

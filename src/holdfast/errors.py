@@ -81,11 +81,11 @@ class BadSignature(WireError):
 
 
 class UnknownKey(WireError):
-    """The message names a signing key that this process does not have."""
+    """A message or schedule names a signing key that this process does not have."""
 
-    def __init__(self, kid: str) -> None:
+    def __init__(self, kid: str, *, what: str = "message") -> None:
         # The name comes from an unverified message: it is truncated, and escaped for terminals.
-        super().__init__(f"the message was signed with key {kid[:64]!a}, which is not in this worker's key ring")
+        super().__init__(f"the {what} was signed with key {kid[:64]!a}, which is not in this worker's key ring")
         self.kid = kid
 
 

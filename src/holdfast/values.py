@@ -6,9 +6,9 @@ Those that exist in large numbers are not tracked by the garbage collector (`gc=
 import re
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from holdfast.clock import MICROSECONDS, from_us
 
@@ -196,6 +196,53 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     breaker: str | None = None
     after: tuple[str, ...] = ()
     on_parent_failure: OnParentFailure = OnParentFailure.CANCEL
+    schedule: str | None = None
+    """The schedule that the job was created by. Not an option: only a schedule sets it."""
+    scheduled_for: Annotated[datetime, Meta(tz=True)] | None = None
+    """The instant of the schedule that the job was created for."""
+
+
+class CatchUp(StrEnum):
+    """What to do with instants of a schedule that passed more than five minutes ago, because no runner was running:
+    nothing, run the last of them, or run all of them, up to a limit.
+    """
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+class Overlap(StrEnum):
+    """What to do at an instant if the previous run of the schedule has not finished: run at the same time, skip this
+    run, or let it wait for the previous one.
+    """
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+class TickOutcome(StrEnum):
+    """What a schedule did at an instant: it enqueued its job, did so late, did not because of a rule, or should have
+    but did not.
+    """
+
+    FIRED = "fired"
+    LATE = "late"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+
+    @property
+    def has_job(self) -> bool:
+        return self in (TickOutcome.FIRED, TickOutcome.LATE)
+
+
+class ScheduleSource(StrEnum):
+    """Where a schedule is defined: in the application's code, in its settings, or only in the backend."""
+
+    CODE = "code"
+    CONFIG = "config"
+    STORED = "stored"
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:

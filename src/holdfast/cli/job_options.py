@@ -188,6 +188,8 @@ def _shown(value: Any) -> str:
             return value
         case tuple():
             return ", ".join(cast("tuple[str, ...]", value))
+        case datetime():
+            return value.isoformat()
         case msgspec.Raw():
             return bytes(value).decode(errors="replace")
         case _:

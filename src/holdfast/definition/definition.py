@@ -165,6 +165,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     unique: str | bool = False
     unique_for: UniqueScope | float = UniqueScope.OPEN
     on_conflict: OnConflict = OnConflict.IGNORE
+    ledger_ttl: float | None = None
+    """How long the result of a scheduled job is retained in the ledger of its schedule. Set by the schedule."""
 
     def __post_init__(self) -> None:
         check_handler(self.handler)

@@ -26,7 +26,8 @@ from holdfast.handlers.results import ParentResults, ReadJob
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
 from holdfast.state.ownership import done_marks, slot_names_of
-from holdfast.values import ExecutionResult, JobHistory, Outcome, Progress
+from holdfast.state.schedules import RunResult, ledger_result
+from holdfast.values import ExecutionResult, JobHistory, JobState, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
 OnOutput: TypeAlias = Callable[[str, Output], None]
@@ -252,6 +253,8 @@ class _Attempt:
             meta=meta,
             tags=message.tags,
             trace_id=message.trace_id,
+            schedule=message.schedule,
+            scheduled_for=message.scheduled_for,
             host=self._host,
         )
 
@@ -420,13 +423,16 @@ class _Host(Host, msgspec.Struct):
                 self.opened = self.runtime.transactions(self.message.identifier, self.delivered)
         return self.opened.connection
 
-    def complete(self, result: ExecutionResult) -> None:
-        """Commit the transaction together with the job's completion, the slots it leaves and its idempotency mark."""
+    def complete(self, ended: ExecutionResult) -> None:
+        """Commit the transaction together with the job's completion, the slots it leaves, its idempotency mark and the
+        result in the ledger of its schedule.
+        """
         opened, self.opened = self.opened, None
         if opened is not None:
-            record = result.record()
-            marks = done_marks(self.message, record)
-            opened.complete(record, leaves=slot_names_of(self.message), writes=marks)
+            record = ended.record()
+            result = RunResult(state=JobState.COMPLETED, finished_us=record.ended_us)
+            writes = (*done_marks(self.message, record), *ledger_result(self.message, result))
+            opened.complete(record, leaves=slot_names_of(self.message), writes=writes)
 
     def roll_back(self) -> None:
         opened, self.opened = self.opened, None

@@ -107,6 +107,8 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     meta: Mapping[str, Any] = MappingProxyType({})
     tags: tuple[str, ...] = ()
     trace_id: str | None = None
+    schedule: str | None = None
+    scheduled_for: datetime | None = None
     host: Host = _NO_HOST
 
     @property

@@ -144,6 +144,8 @@ class EnvelopeFactory:
             message = msgspec.structs.replace(message, **dict(zip(_TRAITS, traits, strict=True)))
             if message.idempotency_key is not None and message.idempotency_ttl is None:
                 message = msgspec.structs.replace(message, idempotency_ttl=defaults.idempotency_ttl_s)
+            if definition.ledger_ttl is not None:
+                message = msgspec.structs.replace(message, ledger_ttl=definition.ledger_ttl)
         unique = None
         if definition.unique is not False:
             unique = _unique(definition)

@@ -123,6 +123,28 @@ class Keyring:
                 return decode_message(signed)
         raise self._why_refused(signed)
 
+    def sign_for(self, purpose: str, content: bytes) -> bytes:
+        """The bytes of a JSON object with their signature, which is valid for this purpose only, never as a message."""
+        return seal(content, self.keys[0].sign(_labelled(purpose, content)))
+
+    def open_for(self, purpose: str, wire: bytes) -> bytes:
+        """The bytes that were signed for this purpose, verified."""
+        content, signature = unseal(wire)
+        if signature is None:
+            raise BadSignature(f"the {purpose} carries no signature")
+        import hmac
+
+        signed = _labelled(purpose, content)
+        if any(hmac.compare_digest(key.sign(signed), signature) for key in self.keys):
+            return content
+        kid = _kid_of(content)
+        if kid not in self._known:
+            raise UnknownKey(kid, what=purpose)
+        raise BadSignature(
+            f"the signature was not made by key '{kid}'; the {purpose} was changed or forged, or signed for another "
+            "installation"
+        )
+
     def _why_unsigned(self, signed: bytes) -> Exception:
         try:
             decode_untrusted_message(signed)
@@ -159,12 +181,23 @@ class Unsigned:
     def open(self, wire: bytes) -> JobMessage:
         return decode_untrusted_message(unseal(wire)[0])
 
+    def sign_for(self, purpose: str, content: bytes) -> bytes:
+        return content
+
+    def open_for(self, purpose: str, wire: bytes) -> bytes:
+        return unseal(wire)[0]
+
 
 Signer = Keyring | Unsigned
 
 
 class _KidOnly(msgspec.Struct):
     kid: str = ""
+
+
+def _labelled(purpose: str, content: bytes) -> bytes:
+    """The bytes that are signed for a purpose. A message starts with a brace, so it cannot start with a label."""
+    return purpose.encode() + b"\0" + content
 
 
 def _hashed(key: bytes) -> str:

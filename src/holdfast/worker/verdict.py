@@ -12,6 +12,7 @@ from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.metrics import End
 from holdfast.rates import Rate
 from holdfast.state.ownership import done_marks, first_run, is_owned, slot_names_of
+from holdfast.state.schedules import result_of_run
 from holdfast.units import format_duration
 from holdfast.values import (
     Abandon,
@@ -61,10 +62,17 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
 
 
 def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
-    """The settlement, extended for a job that has slots: the job leaves them, and a success marks its idempotency key
-    as completed. Every settlement passes through here before it is sent.
+    """The settlement, extended for a scheduled job, whose result goes to the ledger of its schedule, and for a job that
+    has slots: the job leaves them, and a success marks its idempotency key as completed. Every settlement passes
+    through here before it is sent.
     """
-    if message is None or not is_owned(message):
+    if message is None:
+        return settlement
+    if message.schedule is not None:
+        settlement = msgspec.structs.replace(
+            settlement, writes=(*settlement.writes, *result_of_run(message, settlement))
+        )
+    if not is_owned(message):
         return settlement
     record = settlement.record
     if record is not None and record.outcome is Outcome.SKIPPED:
