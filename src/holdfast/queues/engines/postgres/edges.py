@@ -203,7 +203,7 @@ class PostgresEdges(EdgeRows):
         self._passed = passed
         self._waits = waits
         self._notes: Sequence[Row] = ()
-        self._codes: Mapping[JobNumber, int | None] = {}
+        self._codes: Mapping[JobNumber, int] = {}
         self._has_more = False
         self.now_us = 0
 
@@ -216,8 +216,8 @@ class PostgresEdges(EdgeRows):
             return {}
         rows = self._rows(PARENT_STATES, {"seqs": numbers({parent for _, parent in self._notes})})
         self.now_us = rows[0][-1]
-        self._codes = {seq: code for seq, code, _ in rows}
-        states = {seq: None if code == FORGOTTEN else STATES.get(code) for seq, code in self._codes.items()}
+        self._codes = {seq: FORGOTTEN if code is None else code for seq, code, _ in rows}
+        states = {seq: STATES.get(code) for seq, code in self._codes.items()}
         return {parent: states[parent] for _, parent in self._notes}
 
     def edges(self, turns: Sequence[Turn], limit: int) -> list[Edge]:
@@ -274,8 +274,8 @@ class PostgresEdges(EdgeRows):
             return
         # A transaction that replays or deletes a parent may have looked for its edges before one was committed. Only
         # this note leads to that edge, so it stays until the parent is unlocked and its state is read again.
-        known = {one: code for one in parents if (code := self._codes[one]) not in (None, FORGOTTEN)}
-        codes = dict(self._rows(LOCK_ENDED, {"seqs": numbers(known)}))
+        known = {one: code for one in parents if (code := self._codes[one]) != FORGOTTEN}
+        codes: dict[int, int] = dict(self._rows(LOCK_ENDED, {"seqs": numbers(known)}))
         self._passed |= {one for one, code in known.items() if codes.get(one) != code}
         done = set(parents) - self._passed
         query = {"ids": numbers(id for id, parent in self._notes if parent in done)}
