@@ -104,9 +104,7 @@ class JobBuilder:
         """Enqueue the job only if no other job has this key; without a key, the same handler and payload."""
         return self._with(unique=True if key is None else key, unique_for=unique_for, on_conflict=on_conflict)
 
-    def after(
-        self, *parents: str | Identified, on_parent_failure: Literal["cancel", "run", "wait"] = "cancel"
-    ) -> Self:
+    def after(self, *parents: str | Identified, on_parent_failure: Literal["cancel", "run", "wait"] = "cancel") -> Self:
         """Run the job once all of these jobs, given as handles or ids, have completed."""
         return self._with(after=parents, on_parent_failure=on_parent_failure)
 
