@@ -106,8 +106,9 @@ class EdgeRows(ABC):
 
     @abstractmethod
     def forget(self, parents: Sequence[JobNumber]) -> None:
-        """Delete the notes on these parents that `parents` has locked. On a server, a note stays if its parent is locked
-        or its state has changed: whatever replays or deletes it may not have seen an edge that was committed since.
+        """Delete the notes on these parents that `parents` has locked. On a server, a note stays if its parent is
+        locked or its state has changed: whatever replays or deletes it may not have seen an edge that was committed
+        since.
         """
 
 

@@ -275,7 +275,7 @@ class PostgresEdges(EdgeRows):
         # A transaction that replays or deletes a parent may have looked for its edges before one was committed. Only
         # this note leads to that edge, so it stays until the parent is unlocked and its state is read again.
         known = {one: code for one in parents if (code := self._codes[one]) != FORGOTTEN}
-        codes: dict[int, int] = dict(self._rows(LOCK_ENDED, {"seqs": numbers(known)}))
+        codes: dict[JobNumber, int] = dict(self._rows(LOCK_ENDED, {"seqs": numbers(known)}))
         self._passed |= {one for one, code in known.items() if codes.get(one) != code}
         done = set(parents) - self._passed
         query = {"ids": numbers(id for id, parent in self._notes if parent in done)}
