@@ -50,7 +50,7 @@ FIELDS: Final = (
     Field("day of week", 0, 7, DAYS),
 )
 _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY = FIELDS
-_term = re.compile(r"(?:(\*)|(\d{1,2}|[A-Z]{3})(?:-(\d{1,2}|[A-Z]{3}))?)(?:/(\d{1,2}))?", re.ASCII)
+_term = re.compile(r"(?:(\*)|(\d{1,2}|[A-Z]{1,9})(?:-(\d{1,2}|[A-Z]{1,9}))?)(?:/(\d{1,2}))?", re.ASCII)
 _nth_weekday = re.compile(r"([0-7]|[A-Z]{3})#([1-5])", re.ASCII)
 _last_weekday = re.compile(r"([0-7])L", re.ASCII)
 
@@ -151,6 +151,8 @@ def _expanded(expression: str, field: Field, term: str) -> range:
     star, first, last, step = match.groups()
     if step is not None and int(step) == 0:
         raise _problem(expression, field, term, "the number after '/' must be at least 1")
+    if star and step is not None and int(step) > field.high - field.low + 1:
+        raise _problem(expression, field, term, f"the step is longer than the field, {field.low}-{field.high}")
     if star:
         low, high = field.low, field.high
     else:
@@ -177,7 +179,7 @@ def _turned(field: Field, first: str, last: str) -> str:
     if field is _WEEKDAY and last in ("0", "SUN"):
         return f"{field.names.index(first) if first in field.names else first}-7"
     highest, lowest = (field.names[-1], field.names[0]) if first in field.names else (field.high, field.low)
-    return f"{first}-{highest},{lowest}-{last}"
+    return f"{first}-{highest},{lowest}-{last}" if first != str(highest) else f"{first},{lowest}-{last}"
 
 
 def _notation(field: Field) -> str:

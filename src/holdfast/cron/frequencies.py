@@ -36,22 +36,22 @@ class Frequencies:
     def cron(self, expression: str) -> Self:
         """A cron expression with five fields, or `@hourly`, `@daily`, `@weekly`, `@monthly` or `@yearly`."""
         values = Cron(expression).expression.split()
-        return self._set("cron", {field.title: value for field, value in zip(FIELDS, values, strict=True)})
+        return self._choose("cron", {field.title: value for field, value in zip(FIELDS, values, strict=True)})
 
     def every(self, interval: Duration) -> Self:
         """At every multiple of this interval, such as `90s`, since 1970-01-01 00:00 UTC."""
         every = Every(in_seconds("every", interval))
-        self._set("every", dict.fromkeys([*(field.title for field in FIELDS), _ZONE], ""))
+        self._choose("every", dict.fromkeys([*(field.title for field in FIELDS), _ZONE], ""))
         self._interval = every
         return self
 
     def timezone(self, name: str) -> Self:
         """The IANA time zone of the times, such as `Europe/Berlin`; default: UTC."""
         zone_named(name)
-        return self._set("timezone", {_ZONE: name})
+        return self._choose("timezone", {_ZONE: name})
 
     def every_minute(self) -> Self:
-        return self._set("every_minute", {_MINUTE.title: "*"})
+        return self._choose("every_minute", {_MINUTE.title: "*"})
 
     def every_minutes(self, minutes: int) -> Self:
         """At minute 0 of each hour and every so many minutes after it. The number must divide 60."""
@@ -61,7 +61,7 @@ class Frequencies:
                 f"every_minutes({minutes}): {minutes} does not divide 60, so the last interval of each hour would be "
                 f"shorter; use every('{minutes}m')"
             )
-        return self._set("every_minutes", {_MINUTE.title: "*" if minutes == 1 else f"*/{minutes}"})
+        return self._choose("every_minutes", {_MINUTE.title: "*" if minutes == 1 else f"*/{minutes}"})
 
     def every_five_minutes(self) -> Self:
         return self.every_minutes(5)
@@ -74,11 +74,11 @@ class Frequencies:
 
     def hourly(self) -> Self:
         """At the full hour."""
-        return self._set("hourly", {_MINUTE.title: "0"})
+        return self._choose("hourly", {_MINUTE.title: "0"})
 
     def hourly_at(self, minute: int) -> Self:
         """At this minute of each hour."""
-        return self._set("hourly_at", {_MINUTE.title: str(_check("hourly_at", minute, 0, 59))})
+        return self._choose("hourly_at", {_MINUTE.title: str(_check("hourly_at", minute, 0, 59))})
 
     def between_hours(self, first: int, last: int) -> Self:
         """In the hours from the first to the last one, both included; at the full hour if no minute is set."""
@@ -89,68 +89,68 @@ class Frequencies:
                 f"between_hours({first}, {last}): the first hour is later than the last one; to run past midnight, use "
                 f"cron('0 {first}-23,0-{last} * * *')"
             )
-        return self._set("between_hours", {_HOUR.title: f"{first}-{last}"})
+        return self._choose("between_hours", {_HOUR.title: f"{first}-{last}"})
 
     def daily(self) -> Self:
         """Every day at 00:00."""
-        return self._set("daily", {**_at("daily", "00:00"), _DAY.title: "*", _WEEKDAY.title: "*"})
+        return self._choose("daily", {**_at("daily", "00:00"), _DAY.title: "*", _WEEKDAY.title: "*"})
 
     def daily_at(self, time: str) -> Self:
         """At this time, `HH:MM`, on each of the days; without days, every day."""
-        return self._set("daily_at", _at("daily_at", time))
+        return self._choose("daily_at", _at("daily_at", time))
 
     def weekly(self, time: str | None = None) -> Self:
         """Sundays, at this time, `HH:MM`."""
-        return self._set("weekly", {_WEEKDAY.title: "0", **_at("weekly", time)})
+        return self._choose("weekly", {_WEEKDAY.title: "0", **_at("weekly", time)})
 
     def sundays(self, time: str | None = None) -> Self:
-        return self._set("sundays", {_WEEKDAY.title: "0", **_at("sundays", time)})
+        return self._choose("sundays", {_WEEKDAY.title: "0", **_at("sundays", time)})
 
     def mondays(self, time: str | None = None) -> Self:
-        return self._set("mondays", {_WEEKDAY.title: "1", **_at("mondays", time)})
+        return self._choose("mondays", {_WEEKDAY.title: "1", **_at("mondays", time)})
 
     def tuesdays(self, time: str | None = None) -> Self:
-        return self._set("tuesdays", {_WEEKDAY.title: "2", **_at("tuesdays", time)})
+        return self._choose("tuesdays", {_WEEKDAY.title: "2", **_at("tuesdays", time)})
 
     def wednesdays(self, time: str | None = None) -> Self:
-        return self._set("wednesdays", {_WEEKDAY.title: "3", **_at("wednesdays", time)})
+        return self._choose("wednesdays", {_WEEKDAY.title: "3", **_at("wednesdays", time)})
 
     def thursdays(self, time: str | None = None) -> Self:
-        return self._set("thursdays", {_WEEKDAY.title: "4", **_at("thursdays", time)})
+        return self._choose("thursdays", {_WEEKDAY.title: "4", **_at("thursdays", time)})
 
     def fridays(self, time: str | None = None) -> Self:
-        return self._set("fridays", {_WEEKDAY.title: "5", **_at("fridays", time)})
+        return self._choose("fridays", {_WEEKDAY.title: "5", **_at("fridays", time)})
 
     def saturdays(self, time: str | None = None) -> Self:
-        return self._set("saturdays", {_WEEKDAY.title: "6", **_at("saturdays", time)})
+        return self._choose("saturdays", {_WEEKDAY.title: "6", **_at("saturdays", time)})
 
     def weekdays(self, time: str | None = None) -> Self:
         """Mondays to Fridays, at this time, `HH:MM`."""
-        return self._set("weekdays", {_WEEKDAY.title: "1-5", **_at("weekdays", time)})
+        return self._choose("weekdays", {_WEEKDAY.title: "1-5", **_at("weekdays", time)})
 
     def weekends(self, time: str | None = None) -> Self:
         """Saturdays and Sundays, at this time, `HH:MM`."""
-        return self._set("weekends", {_WEEKDAY.title: "6-7", **_at("weekends", time)})
+        return self._choose("weekends", {_WEEKDAY.title: "6-7", **_at("weekends", time)})
 
     def monthly(self, time: str | None = None) -> Self:
         """On the first day of the month, at this time, `HH:MM`."""
-        return self._set("monthly", {_DAY.title: "1", **_at("monthly", time)})
+        return self._choose("monthly", {_DAY.title: "1", **_at("monthly", time)})
 
     def days_of_month(self, days: Collection[int]) -> Self:
         """On these days of the month, such as `[1, 15]`. A month that does not have a day leaves it out."""
-        return self._set("days_of_month", {_DAY.title: _list("days_of_month", days, _DAY)})
+        return self._choose("days_of_month", {_DAY.title: _list("days_of_month", days, _DAY)})
 
     def months(self, months: Collection[int]) -> Self:
         """In these months only, such as `[3, 6, 9, 12]`."""
-        return self._set("months", {_MONTH.title: _list("months", months, _MONTH)})
+        return self._choose("months", {_MONTH.title: _list("months", months, _MONTH)})
 
     def quarterly(self, time: str | None = None) -> Self:
         """On the first day of January, April, July and October, at this time, `HH:MM`."""
-        return self._set("quarterly", {_DAY.title: "1", _MONTH.title: "*/3", **_at("quarterly", time)})
+        return self._choose("quarterly", {_DAY.title: "1", _MONTH.title: "*/3", **_at("quarterly", time)})
 
     def yearly(self, time: str | None = None) -> Self:
         """On January 1, at this time, `HH:MM`."""
-        return self._set("yearly", {_DAY.title: "1", _MONTH.title: "1", **_at("yearly", time)})
+        return self._choose("yearly", {_DAY.title: "1", _MONTH.title: "1", **_at("yearly", time)})
 
     def timing(self) -> Timing:
         """The timing. It is an error if none was set, or if its days never occur."""
@@ -168,13 +168,10 @@ class Frequencies:
         days = (values.get(field.title, "*") for field in (_DAY, _MONTH, _WEEKDAY))
         return Cron(" ".join((minute, hour, *days)), zone)
 
-    def _set(self, method: str, values: Mapping[str, str]) -> Self:
+    def _choose(self, method: str, values: Mapping[str, str]) -> Self:
         for title in values:
             if (earlier := self._settings.get(title)) is not None:
-                raise DefinitionError(
-                    f"{method}() sets the {title}, which {earlier.method}() has already set; leave out one of them, or "
-                    "write both as one expression with cron()"
-                )
+                raise DefinitionError(_conflict(title, earlier.method, method))
         settings = {**self._settings, **{title: _Setting(value, method) for title, value in values.items()}}
         day, weekday = settings.get(_DAY.title), settings.get(_WEEKDAY.title)
         if day is not None and weekday is not None and day.method != weekday.method:
@@ -185,6 +182,17 @@ class Frequencies:
             )
         self._settings = settings
         return self
+
+
+def _conflict(title: str, earlier: str, method: str) -> str:
+    if earlier == method:
+        return f"{method}() was called twice; leave out one of the calls"
+    if "every" in (earlier, method):
+        return f"every() cannot be combined with {earlier if method == 'every' else method}(); leave out one of them"
+    return (
+        f"{method}() sets the {title}, which {earlier}() has already set; leave out one of them, or write both as one "
+        "expression with cron()"
+    )
 
 
 def _at(method: str, time: str | None) -> dict[str, str]:

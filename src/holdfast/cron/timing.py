@@ -2,7 +2,8 @@
 
 When the clocks are changed, an expression with wildcard hours (`*`, `*/2`) is due at every real time that matches it.
 All others have fixed times: one in the gap is due once, at the first instant after the gap; one in the overlap is due
-once, the first time.
+once, the first time. Unlike in Debian's cron, wildcard minutes make no difference: `*/15 2 * * *` would otherwise never
+be due on the day of the gap. `cronsim` is therefore only asked for local times.
 """
 
 from collections.abc import Iterator
@@ -37,11 +38,16 @@ class Cron(Struct, frozen=True):
         expression = normalized(self.expression)
         msgspec.structs.force_setattr(self, "expression", expression)
         _parsed(expression)
+        if next(_matches_after(expression, datetime(2000, 1, 1)), None) is None:
+            raise DefinitionError(
+                f"cron {abridged(expression)!r} is never due: no day matches its day of month, month and day of week"
+            )
         zone_named(self.zone)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first instant after this one at which it is due, in UTC; None if it is never due again."""
-        from_us(to_us(instant))
+        if instant.tzinfo is None:
+            raise ValueError(f"{instant.isoformat()} has no time zone; pass an aware datetime")
         zone = zone_named(self.zone)
         with suppress(OverflowError):
             if _parsed(self.expression).runs_every_real_hour:
@@ -55,7 +61,7 @@ class Cron(Struct, frozen=True):
 
     def describe(self) -> str:
         """In plain words, such as `every day at 01:00`, without the time zone."""
-        return describe_expression(self.expression)
+        return describe_expression(self.expression, _parsed(self.expression))
 
     def _next_fixed(self, instant: datetime, zone: tzinfo) -> datetime | None:
         for local in _matches_after(self.expression, shown_at(instant, zone)):
@@ -92,11 +98,11 @@ class Every(Struct, frozen=True):
     seconds: float
 
     def __post_init__(self) -> None:
-        in_seconds("every", self.seconds)
+        msgspec.structs.force_setattr(self, "seconds", float(in_seconds("every", self.seconds)))
         if not MIN_INTERVAL_S <= self.seconds <= MAX_INTERVAL_S:
             raise DefinitionError(
                 f"every must be between {MIN_INTERVAL_S:g} s and {MAX_INTERVAL_S / 86_400:g} days, "
-                f"not {self.seconds:g} seconds"
+                f"not {self.seconds:.15g} seconds"
             )
 
     @property
@@ -147,17 +153,13 @@ def instants(timing: Timing, after: datetime, until: datetime | None, limit: int
 
 @lru_cache(maxsize=1024)
 def _parsed(expression: str) -> Expression:
-    parsed = parse_expression(expression)
-    if next(_matches_after(expression, datetime(2000, 1, 1)), None) is None:
-        raise DefinitionError(
-            f"cron {abridged(expression)!r} is never due: no day matches its day of month, month and day of week"
-        )
-    return parsed
+    return parse_expression(expression)
 
 
 def _matches_after(expression: str, local: datetime) -> Iterator[datetime]:
     """The local times that match, as if the clocks were never changed."""
     from cronsim import CronSim, CronSimError  # imported here: most commands need no schedules
 
+    # cronsim refuses most expressions that never match, and gives up on the others after 50 years.
     with suppress(OverflowError, CronSimError):
         yield from CronSim(expression, local)

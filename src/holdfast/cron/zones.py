@@ -1,7 +1,9 @@
 """Time zones, and what clocks show when they are changed. `zoneinfo` is imported only for a zone other than UTC."""
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import Final
 
 from holdfast.errors import DefinitionError
@@ -9,6 +11,7 @@ from holdfast.plaintext import abridged
 from holdfast.spelling import closest
 
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}"
+_LONGEST: Final = 100
 _EXAMPLE: Final = "such as Europe/Berlin or UTC"
 # These are in the directory of the zones, but are files of this host, or count leap seconds.
 _NO_ZONES: Final = ("localtime", "posixrules", "Factory", "posix/", "right/")
@@ -20,14 +23,10 @@ def zone_named(name: str) -> tzinfo:
         return UTC
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise DefinitionError(f"timezone must be the name of a time zone, {_EXAMPLE}, not {abridged(repr(name))}")
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # imported here: most commands need no time zone
-
-    if re.fullmatch(_NAME, name, re.ASCII) and len(name) < 100 and not name.startswith(_NO_ZONES):
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            pass  # a part of a name, such as Europe, is a directory
-    raise DefinitionError(_unknown(name))
+    zone = _loaded(name) if len(name) < _LONGEST and re.fullmatch(_NAME, name, re.ASCII) else None
+    if zone is None:
+        raise DefinitionError(_unknown(name))
+    return zone
 
 
 def shown_at(instant: datetime, zone: tzinfo) -> datetime:
@@ -64,10 +63,20 @@ def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
     return datetime.fromtimestamp(high, UTC)
 
 
+@lru_cache(maxsize=1024)
+def _loaded(name: str) -> tzinfo | None:
+    from zoneinfo import ZoneInfo  # imported here: most commands need no time zone
+
+    # A part of a name, such as Europe, is a directory.
+    with suppress(KeyError, ValueError, OSError):
+        return None if name.startswith(_NO_ZONES) else ZoneInfo(name)
+    return None
+
+
 def _unknown(name: str) -> str:
     from zoneinfo import available_timezones
 
-    known = available_timezones()
+    known = available_timezones() - {*_NO_ZONES}
     problem = f"timezone {abridged(name)!r} is not known"
     if not known:
         return (
@@ -76,7 +85,7 @@ def _unknown(name: str) -> str:
         )
     by_city = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known)}
     by_name = {zone.lower(): zone for zone in sorted(known)}
-    spelled = name[:100].lower().replace(" ", "_")
+    spelled = name[:_LONGEST].lower().replace(" ", "_")
     guess = by_name.get(spelled) or by_city.get(spelled)
     if guess is None and (near := closest(spelled, [*by_name, *by_city], cutoff=0.7)) is not None:
         guess = by_name.get(near) or by_city[near]
