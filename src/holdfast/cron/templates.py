@@ -143,9 +143,9 @@ def _why_unreadable(content: bytes, problem: Exception) -> Exception:
         return EnvelopeRejected("not a valid schedule: it is not valid JSON")
     if version > TEMPLATE_VERSION:
         return NewerWire(version, TEMPLATE_VERSION)
-    job = members.get("job")
-    for known, given in ((_Template, members), (_Job, job if isinstance(job, dict) else {})):
-        if unknown := sorted(set(cast("dict[str, Any]", given)) - set(known.__struct_fields__)):
+    job = cast("dict[str, Any]", members["job"] if isinstance(members.get("job"), dict) else {})
+    for known, given in ((_Template, members), (_Job, job)):
+        if unknown := sorted(set(given) - set(known.__struct_fields__)):
             return UnknownMember(unknown[0])
     text = "".join(character if character.isprintable() else "\ufffd" for character in str(problem)[:300])
     return EnvelopeRejected(f"not a valid schedule: {text}")

@@ -163,10 +163,9 @@ class ScheduleCells:
         """These schedules, with the versions of their cells."""
         return {cell.key: (_stored(cell.value), cell.version) for cell in self._read(SCHEDULES, names)}
 
-    def cursors(self, names: Sequence[str]) -> dict[str, tuple[Cursor, int]]:
-        """The cursors of these schedules, with the versions of their cells. A damaged one is left out."""
-        found = ((cell, _decode(cell.value, Cursor)) for cell in self._read(CURSORS, names))
-        return {cell.key: (cursor, cell.version) for cell, cursor in found if cursor is not None}
+    def cursors(self, names: Sequence[str]) -> dict[str, tuple[Cursor | None, int]]:
+        """The cursors of these schedules, with the versions of their cells; None if a cursor is damaged."""
+        return {cell.key: (_decode(cell.value, Cursor), cell.version) for cell in self._read(CURSORS, names)}
 
     def switches(self, names: Sequence[str] | None = None) -> dict[str, Switch]:
         """The decisions of operators, for these schedules or for all."""
@@ -258,6 +257,11 @@ def put_problem(name: str, problem: Problem) -> CellWrite:
 def put_switch(name: str, switch: Switch) -> list[Write]:
     """The writes that enable or disable a schedule."""
     return [_put(SWITCHES, name, switch), _changed()]
+
+
+def drop_problem(name: str) -> CellWrite:
+    """The write that withdraws the problem of a schedule."""
+    return Drop(kind=PROBLEMS, key=name)
 
 
 def put_build(origin: str, build: str, since_us: int) -> CellWrite:
