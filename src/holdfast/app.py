@@ -15,6 +15,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
+from holdfast.cron.declared import DeclaredSchedules, NamedSchedule
 from holdfast.dead_letters import DeadLetters
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import check_breaker, check_definition, check_queue
@@ -36,10 +37,13 @@ from holdfast.rates import parse_rate
 from holdfast.state.breakers import Breaker, Breakers, rule_of
 from holdfast.state.facts import COMMAND_FACTS, Facts
 from holdfast.state.limits import Limiter, queue_bucket
-from holdfast.values import Accepted, JobEnvelope, OnConflict, Progress, WorkerResult
+from holdfast.values import Accepted, JobEnvelope, OnConflict, Progress, ScheduleSource, WorkerResult
 from holdfast.worker_factory import WorkerFactory
 
 if TYPE_CHECKING:
+    from holdfast.cron.runner import CronRunner
+    from holdfast.cron.schedule import Schedule
+    from holdfast.cron.stored import Definitions, Schedules
     from holdfast.worker import QueueWorker, WorkerLoop
 
 H = TypeVar("H", bound=type[Handler])
@@ -137,7 +141,9 @@ class Holdfast:
         )
         self.jobs: dict[str, AnyJob] = {}
         """The jobs made with `job`, by key."""
-        self.job = JobDecorator(self, self.registry, self.jobs)
+        self.schedules = DeclaredSchedules(lambda queue: self.deployment.name_for(queue))
+        """Defines schedules: `@hf.schedules` above a function that gets a scheduler."""
+        self.job = JobDecorator(self, self.registry, self.jobs, self.schedules)
         """Makes a plain or async function a job: `@hf.job`, or with options `@hf.job(queue="mail")`."""
         self.workers = WorkerFactory(
             self.registry, self.jobs, self.commands, self.extensions, self.settings, version=__version__
@@ -192,6 +198,65 @@ class Holdfast:
     def define(self, handler: str, payload: object = None) -> JobBuilder:
         """Describe a job step by step; `dispatch()` enqueues it."""
         return JobBuilder(handler, payload, enqueuer=self)
+
+    def schedule(self, name: str) -> NamedSchedule:
+        """A schedule that is created or changed at run time: `hf.schedule("nightly").job(report).daily_at("01:00")`,
+        and then `save()`.
+        """
+        return NamedSchedule(name, self)
+
+    def stored_schedules(self, backend: str = DEFAULT) -> "Schedules":
+        """The schedules that are stored in a backend."""
+        from holdfast.cron.stored import Schedules  # not at the top: programs that only enqueue need no schedules
+
+        return Schedules(*self.engines.get(backend))
+
+    def schedules_with(self, name: str) -> "Schedules":
+        """The schedules of the backend that has the one with this name, or of the default backend."""
+        for backend in self.deployment.others:
+            schedules = self.stored_schedules(backend)
+            if schedules.cells.get([name]):
+                return schedules
+        return self.stored_schedules()
+
+    def save_schedule(self, schedule: "Schedule") -> None:
+        """Store a schedule in the backend of its job's queue."""
+        schedule = self.checked_schedule(schedule)
+        self.stored_schedules(self.deployment.name_for(schedule.definition.queue)).save(schedule)
+
+    def checked_schedule(self, schedule: "Schedule") -> "Schedule":
+        """The schedule with the queue of its job. A job that no worker could run is refused."""
+        definition = schedule.definition
+        if definition.queue is None:
+            definition = msgspec.structs.replace(definition, queue=self.settings.default_queue)
+        with _named(f"schedule '{schedule.name}'"):
+            self._check(definition, self.backend_for(definition.queue))
+        return msgspec.structs.replace(schedule, definition=definition)
+
+    def declared_schedules(self, backend: str = DEFAULT, *, build: str = "") -> "Definitions":
+        """The schedules that the application's code defines for a backend."""
+        from holdfast.cron.stored import Definitions
+
+        schedules = tuple(
+            self.checked_schedule(one)
+            for one in self.schedules.definitions()
+            if self.deployment.name_for(one.definition.queue) == backend
+        )
+        return Definitions(source=ScheduleSource.CODE, origin=self.schedules.origin, schedules=schedules, build=build)
+
+    def cron_runner(
+        self,
+        backend: str = DEFAULT,
+        *,
+        environment: str = "",
+        build: str = "",
+        others: "Sequence[Definitions]" = (),
+    ) -> "CronRunner":
+        """A runner that fires the schedules of a backend, and stores those that the code and `others` define."""
+        from holdfast.cron.runner import CronRunner
+
+        declared = [self.declared_schedules(backend, build=build)] if self.schedules.origin else []
+        return CronRunner(*self.engines.get(backend), environment=environment, definitions=[*declared, *others])
 
     def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
         """Enqueue one job of this definition and return its id.

@@ -17,6 +17,7 @@ from typing import (
     overload,
 )
 
+from holdfast.cron.declared import DeclaredSchedules
 from holdfast.dead_letters import DEAD_LETTER_KEY
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.definition.definition import check_options, refuse_id
@@ -172,11 +173,13 @@ class JobDecorator:
         app: Application,
         registry: HandlerRegistry,
         jobs: dict[str, AnyJob],
+        schedules: DeclaredSchedules,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._app = app
         self._registry = registry
         self._jobs = jobs
+        self._schedules = schedules
         self._options = options or {}
 
     @overload
@@ -202,12 +205,14 @@ class JobDecorator:
         *,
         key: str | None = None,
         no_retry: Collection[type[BaseException]] = (),
+        cron: str | None = None,
+        timezone: str | None = None,
         **options: Unpack[JobOptions],
     ) -> "JobDecorator": ...
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         options = {**self._options, **options}
         if function is None:
-            return JobDecorator(self._app, self._registry, self._jobs, options)
+            return JobDecorator(self._app, self._registry, self._jobs, self._schedules, options)
         return self._register(function, **options)
 
     def _register(
@@ -217,9 +222,11 @@ class JobDecorator:
         *,
         key: str | None = None,
         no_retry: Collection[type[BaseException]] = (),
+        cron: str | None = None,
+        timezone: str | None = None,
         **options: Unpack[JobOptions],
     ) -> AnyJob:
-        check_options(options, "key", "no_retry")
+        check_options(options, "key", "no_retry", "cron", "timezone")
         handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self._registry.overrides)
         if handler.key == DEAD_LETTER_KEY and not handler.takes("letter"):
             raise DefinitionError(
@@ -227,9 +234,24 @@ class JobDecorator:
                 f"def {getattr(function, '__name__', 'on_death')}(letter: DeadLetter)"
             )
         job = AnyJob(self._app, handler, options)  # raises on invalid options, before the handler is registered
+        if cron is not None:
+            self._schedules.add(_without_arguments(job), cron, timezone, function)
+        elif timezone is not None:
+            raise DefinitionError(f"job '{handler.key}': timezone has no effect without cron; set cron as well")
         self._registry.register(handler.key, handler)
         self._jobs[job.key] = job
         return job
+
+
+def _without_arguments(job: AnyJob) -> JobDefinition:
+    """The definition of the call that a schedule makes."""
+    try:
+        return job.define()
+    except DefinitionError as problem:
+        raise DefinitionError(
+            f"a job with cron is called without arguments, so each needs a default: {problem}; or pass arguments in a "
+            "function with @hf.schedules"
+        ) from problem.__cause__
 
 
 def no_attribute(owner: object, name: str, instead: str = "") -> AttributeError:

@@ -49,6 +49,7 @@ def load_app(reference: str) -> Holdfast:
     found = _attribute(module, attribute, reference)
     if not isinstance(found, Holdfast):
         raise ConfigError(f"'{reference}' is a {type(found).__name__}, not a Holdfast application")
+    found.schedules.origin = module_name.partition(".")[0]
     return found
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.config import Settings
 from holdfast.deployment import Opened
 from holdfast.extensions import Extensions
@@ -20,6 +22,7 @@ from holdfast.state.facts import COMMAND_FACTS, Facts
 from holdfast.values import Progress, WorkerResult
 
 if TYPE_CHECKING:
+    from holdfast.cron.runner import CronRunner
     from holdfast.execution.runtime import JobRuntime, OnEnded
     from holdfast.worker import QueueWorker, WorkerLoop
     from holdfast.worker.dead_letters import DeadLetterCopies
@@ -143,11 +146,13 @@ class WorkerFactory:
         notifier: "Notifier | None" = None,
         probes: tuple[str, int] | None = None,
         session_dir: Path | None = None,
+        schedules: "CronRunner | None" = None,
     ) -> "Service":
         """A worker that handles signals and runs its jobs in child processes, which run this program.
 
         The program must know the same handlers. With `probes`, the worker serves them at this host and port. Workers
-        that share a `session_dir` notice each other's deaths.
+        that share a `session_dir` notice each other's deaths. With `schedules`, the worker also fires schedules, and
+        processes the queues of the jobs that run inline.
         """
         from holdfast.worker.admission import Admission
         from holdfast.worker.reporting import Reporter
@@ -163,6 +168,9 @@ class WorkerFactory:
             self._extensions.count_for_prometheus()
         self.prepare()
         metrics = self._extensions.metrics
+        if schedules is not None:
+            inline = {queue: 1 for queue in schedules.prepare() if queue not in options.queues}
+            options = msgspec.structs.replace(options, queues={**options.queues, **inline})
         supervisor = Supervisor(
             engine,
             program=program,
@@ -178,7 +186,7 @@ class WorkerFactory:
             notifier=notifier,
             session_dir=session_dir,
         )
-        return Service(supervisor, engine, metrics, probes=probes)
+        return Service(supervisor, engine, metrics, probes=probes, schedules=schedules)
 
 
 def _warn_if_unsigned(signer: Signer) -> None:

@@ -4,7 +4,6 @@ An instant that passed at most five minutes ago is run, but only the last of sev
 Earlier ones are missed, unless the schedule catches up.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -198,6 +197,8 @@ def jitter_of(schedule: Schedule, instant: datetime) -> float:
     """The delay of a run in seconds: the same for every runner, and different from run to run."""
     if not schedule.jitter:
         return 0.0
+    import hashlib  # imported here: it loads OpenSSL, and few schedules need it
+
     digest = hashlib.blake2b(job_id_of(schedule.name, instant).encode(), digest_size=8).digest()
     return round(schedule.jitter * int.from_bytes(digest) / 2**64, 6)
 

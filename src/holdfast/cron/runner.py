@@ -135,6 +135,8 @@ class CronRunner:
         self._order: dict[str, int] = {}
         self._next: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
+        self.inline_queues: tuple[str, ...] = ()
+        """The private queues of the stored schedules that run inline in this environment."""
         self._problems: dict[str, CellWrite] = {}
         self._reported: set[tuple[str, str]] = set()
         self._changes = -1
@@ -142,6 +144,12 @@ class CronRunner:
         # When each of these was done last, by the monotonic clock.
         self._asked_at = self._looked_at = self._loaded_at = self._beat_at = float("-inf")
         self._failures = 0
+
+    def prepare(self) -> tuple[str, ...]:
+        """Store the schedules that this program defines, and return `inline_queues`."""
+        self._beat()
+        self._load()
+        return self.inline_queues
 
     # The loop.
 
@@ -257,6 +265,9 @@ class CronRunner:
             self._schedule_next(self._stored[name], now_us if cursor is None else cursor.through_us)
             if cursor is None:
                 self._wake_at(name, now_us)
+        self.inline_queues = tuple(
+            sorted({self._inline_queue(self._stored[name]) for name in mine if self._stored[name].inline})
+        )
         self._changes, self._loaded_at = changes, self._clock.monotonic()
 
     def _schedule_next(self, schedule: Schedule, through_us: int) -> None:
@@ -319,6 +330,18 @@ class CronRunner:
             return [one for firing in firings for one in _happened(firing)]
 
         return self._tick(at, only, planned)
+
+    def run_now(self, name: str) -> str:
+        """Enqueue the job of a schedule now, whatever its timing says, and return its id. The ledger is not changed."""
+        stored = self._cells.get([name])
+        template = self._open(name, stored[name][0]) if name in stored else None
+        if template is None:
+            self._store_problems()
+            raise DefinitionError(f"there is no schedule '{name}' that can be run; see  holdfast cronjob list")
+        definition = replace(named_definition(template.schedule), schedule=name)
+        if template.schedule.inline:
+            definition = self._inline(template.schedule, definition)
+        return self._engine.enqueue(definition)
 
     def _tick(
         self,
@@ -415,9 +438,11 @@ class CronRunner:
         return self._engine.envelopes.make(definition, id=job_id_of(schedule.name, decision.instant))
 
     def _inline(self, schedule: Schedule, definition: JobDefinition) -> JobDefinition:
-        queue = inline_queue(self.environment if schedule.environments else "")
         retries = 0 if definition.max_retries is None else definition.max_retries
-        return replace(definition, queue=queue, max_retries=retries)
+        return replace(definition, queue=self._inline_queue(schedule), max_retries=retries)
+
+    def _inline_queue(self, schedule: Schedule) -> str:
+        return inline_queue(self.environment if schedule.environments else "")
 
     # Planning.
 

@@ -3,7 +3,6 @@
 Every change is one write, on the condition that the schedule has not changed in the meantime.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -85,6 +84,8 @@ class Definitions(Struct, frozen=True, kw_only=True):
         """The name of the version; without one, a digest of the schedules."""
         if self.build:
             return self.build
+        import hashlib  # imported here: it loads OpenSSL, and programs that only read do not need it
+
         digest = hashlib.blake2b(digest_size=8)
         for one in sorted(self.schedules, key=lambda schedule: schedule.name):
             digest.update(seal_template(one, 0, Unsigned()))
@@ -196,6 +197,8 @@ class Schedules:
 
         The program calls this every 30 seconds, because it also reports that its build is in use.
         """
+        if not defined.schedules and not self._of(defined):
+            return Reconciled(is_newest=True)
         if not self.beat(defined):
             return Reconciled(is_newest=False)
         saved, refused = self._save(defined)
@@ -283,11 +286,7 @@ class Schedules:
 
     def _mark_vanished(self, defined: Definitions) -> tuple[str, ...]:
         ours = {one.name for one in defined.schedules}
-        gone = [
-            name
-            for name, one in self.cells.all().items()
-            if (one.source, one.origin) == (defined.source, defined.origin) and name not in ours
-        ]
+        gone = [name for name in self._of(defined) if name not in ours]
         vanished: list[str] = []
         for name, (stored, version) in self.cells.get(gone).items():
             if stored.vanished_us is None:
@@ -295,6 +294,11 @@ class Schedules:
                 if self.cells.state.write(put_schedule(name, marked, if_version=version)) is not None:
                     vanished.append(name)
         return tuple(vanished)
+
+    def _of(self, defined: Definitions) -> list[str]:
+        """The names of the stored schedules that this application or file has defined."""
+        where = defined.source, defined.origin
+        return [name for name, one in self.cells.all().items() if (one.source, one.origin) == where]
 
     def _known(self, names: Sequence[str]) -> Mapping[str, _Known]:
         stored, cursors, switches = self.cells.get(names), self.cells.cursors(names), self.cells.switches(names)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TypeAlias
 
+from holdfast.cron.runner import CronRunner
 from holdfast.metrics import MetricsCollector
 from holdfast.metrics.levels import QueueLevels, WorkerLevels
 from holdfast.queues.contract import Engine
@@ -18,6 +19,7 @@ from holdfast.values import CircuitState, StopOrder
 from holdfast.worker.executors.guarded_program import orphans_adopted
 from holdfast.worker.probes import Checks, ProbeServer
 from holdfast.worker.queue_depth import QueueDepth
+from holdfast.worker.schedules import ScheduleThread
 from holdfast.worker.signals import handling_signals
 from holdfast.worker.supervisor import Supervisor
 
@@ -44,11 +46,13 @@ class Service:
         metrics: MetricsCollector,
         *,
         probes: tuple[str, int] | None = None,
+        schedules: CronRunner | None = None,
     ) -> None:
         self.supervisor = supervisor
         self._engine = engine
         self._metrics = metrics
         self._probes = probes
+        self._schedules = schedules
 
     def run(self, on_started: Callable[[str | None], None], on_stopped: Callable[[], None]) -> int:
         """Run on the main thread and return the exit code. `on_started` receives the URL of the probes, if there are
@@ -65,6 +69,8 @@ class Service:
             stack.enter_context(handling_signals(self._answer_to_signals(), _stop_signals()))
             on_started(url)
             stack.callback(on_stopped)
+            if self._schedules is not None:
+                stack.enter_context(ScheduleThread(self._schedules))
             with _rare_collections():
                 supervisor.run()
         return 1 if supervisor.unsettled else 0

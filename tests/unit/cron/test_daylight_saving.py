@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.cron import Cron, instants
+from holdfast.cron.timing import Cron, instants
 
 IS_LONG = os.environ.get("HOLDFAST_LONG") == "1"
 MINUTE: Final = timedelta(minutes=1)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.cron import Cron, Timing, instants, parse_timing
 from holdfast.cron.describing import MAX_DESCRIPTION
+from holdfast.cron.timing import Cron, Timing, instants, parse_timing
 from holdfast.errors import DefinitionError
 
 WORDS = [

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cron import Cron, Every, Frequencies
+from holdfast.cron.frequencies import Frequencies
+from holdfast.cron.timing import Cron, Every
 from holdfast.definition import JobBuilder
 from holdfast.errors import DefinitionError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cron import Cron, Every, instants, parse_timing
 from holdfast.cron.expression import parse_expression
+from holdfast.cron.timing import Cron, Every, instants, parse_timing
 from holdfast.cron.zones import zone_named
 from holdfast.errors import DefinitionError
 
@@ -226,7 +226,8 @@ def test_without_zone_data_only_utc_is_known() -> None:
 
 def test_what_is_not_needed_is_not_imported() -> None:
     script = (
-        "import sys; from holdfast.cron import Every, Frequencies; Every(90).describe(); Frequencies().every('90s');"
+        "import sys; from holdfast.cron.frequencies import Frequencies; from holdfast.cron.timing import Every;"
+        "Every(90).describe(); Frequencies().every('90s');"
         "print(sorted({'cronsim', 'zoneinfo', 'difflib'} & {*sys.modules}));"
         "Frequencies().daily().timing(); print(sorted({'cronsim', 'zoneinfo', 'difflib'} & {*sys.modules}))"
     )
