@@ -87,7 +87,10 @@ def test_a_table_with_every_member_is_that_schedule(folder: Path) -> None:
 
 def test_a_table_can_name_a_job_with_its_payload_and_an_interval(folder: Path) -> None:
     [schedule] = read(folder, '[schedules.poll]\nevery = "90s"\njob = "poll_rates"\npayload = {base = "EUR"}')
-    assert (schedule.timing, schedule.definition) == (Every(90.0), definition_of("poll_rates", {"base": "EUR"}, {}))
+    assert (schedule.timing, schedule.definition) == (
+        Every(90.0),
+        definition_of("poll_rates", {"base": "EUR"}, {"queue": "default"}),
+    )
 
 
 def test_members_can_be_written_with_underscores_and_a_command_as_text(folder: Path) -> None:

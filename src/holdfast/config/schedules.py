@@ -6,6 +6,7 @@ from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.config.keys import Key, Settings
+from holdfast.config.project import OWN_FILE
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.plaintext import abridged
 from holdfast.spelling import did_you_mean
@@ -80,7 +81,13 @@ def parse_schedules(raw: object) -> dict[str, dict[str, Any]]:
 
 def configured_schedules(settings: Settings) -> list["Schedule"]:
     """The schedules that the settings define."""
-    return [schedule_of(name, table) for name, table in settings.schedules.items()]
+    return [schedule_of(name, {"queue": settings.default_queue, **table}) for name, table in settings.schedules.items()]
+
+
+def schedules_origin(settings: Settings) -> str:
+    """The origin of these schedules. Projects that share a backend differ by their application."""
+    package = settings.app.partition(":")[0].partition(".")[0]
+    return f"{OWN_FILE}:{package}" if package else OWN_FILE
 
 
 def schedule_of(name: str, table: Mapping[str, Any]) -> "Schedule":
