@@ -21,7 +21,7 @@ import pytest
 from holdfast.clock import ManualClock, to_us
 from holdfast.cron.runner import CronRunner
 from holdfast.cron.schedule import Schedule
-from holdfast.cron.stored import Schedules
+from holdfast.cron.stored import Definitions, Schedules
 from holdfast.cron.timing import Cron, Every
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import Engine
@@ -32,7 +32,7 @@ from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.testing import Lab, memory_lab, sqlite_lab
-from holdfast.values import Accepted, CatchUp, JobEnvelope, Overlap, TickOutcome
+from holdfast.values import Accepted, CatchUp, JobEnvelope, Overlap, ScheduleSource, TickOutcome
 
 from ..conformance.labs import mysql_lab, postgres_lab, redis_lab
 
@@ -258,6 +258,16 @@ def test_each_instant_is_fired_once_by_eight_runners_that_are_killed_at_any_step
     assert len(set(crew.stored)) == len(crew.stored)
     assert crew.kills > 10
     assert min(outcomes[one] for one in (TickOutcome.FIRED, TickOutcome.LATE, TickOutcome.MISSED)) > 0
+
+
+def test_programs_that_start_at_the_same_moment_store_their_schedules_once(lab: Lab) -> None:
+    defined = Definitions(source=ScheduleSource.CODE, origin="shop", schedules=SCHEDULES)
+    programs = [Schedules(lab.open(clock=lab.clock), KEYRING) for _ in range(RUNNERS)]
+    with ThreadPoolExecutor(RUNNERS) as threads:
+        done = [one.result() for one in [threads.submit(program.reconcile, defined) for program in programs]]
+    assert all(one.is_newest and not one.refused for one in done)
+    assert sorted(name for one in done for name in one.saved) == sorted(one.name for one in SCHEDULES)
+    assert [view.schedule for view in programs[0].views()] == sorted(SCHEDULES, key=lambda one: one.name)
 
 
 def test_each_instant_is_fired_once_by_eight_runners_at_the_same_moment(lab: Lab) -> None:

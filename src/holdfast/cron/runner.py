@@ -138,6 +138,7 @@ class CronRunner:
         self.inline_queues: tuple[str, ...] = ()
         """The private queues of the stored schedules that run inline in this environment."""
         self._problems: dict[str, CellWrite] = {}
+        self._settled: dict[int, int] = {}
         self._reported: set[tuple[str, str]] = set()
         self._changes = -1
         self._asked_us = 0
@@ -201,15 +202,31 @@ class CronRunner:
         now = self._clock.monotonic()
         if not self.definitions or now - self._beat_at < BEAT_S:
             return
-        for defined in self.definitions:
-            done = self.schedules.reconcile(defined)
-            for sentence in done.refused:
-                self._report_once(sentence, sentence)
-            if done.saved:
-                log.info("stored %s defined in %s", counted(len(done.saved), "schedule"), defined.origin or "the code")
-            for name in done.vanished:
-                log.warning("schedule '%s' is no longer defined in %s; it does not run", name, defined.origin)
+        for at, defined in enumerate(self.definitions):
+            try:
+                self._store(at, defined)
+            except BackendUnavailable:
+                raise
+            except Exception:
+                # What is stored is fired all the same.
+                log.exception("schedules defined in %s could not be stored; retrying in %g s", defined.origin, BEAT_S)
         self._beat_at = now
+
+    def _store(self, at: int, defined: Definitions) -> None:
+        """Store these schedules, unless a newer build is in use or nothing has changed since they were stored."""
+        if not self.schedules.beat(defined):
+            self._settled.pop(at, None)
+            return
+        if self._settled.get(at) == self._cells.changes():
+            return
+        done = self.schedules.reconcile(defined)
+        self._settled[at] = self._cells.changes()
+        for sentence in done.refused:
+            self._report_once(sentence, sentence)
+        if done.saved:
+            log.info("stored %s defined in %s", counted(len(done.saved), "schedule"), defined.origin)
+        for name in done.vanished:
+            log.warning("schedule '%s' is no longer defined in %s; it does not run", name, defined.origin)
 
     def _pause(self) -> float:
         next_us = self._next_us()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from holdfast.state.schedules import (
     Switch,
     Tick,
     drop_problem,
+    note_change,
     put_build,
     put_cursor,
     put_schedule,
@@ -71,7 +73,8 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
 class Definitions(Struct, frozen=True, kw_only=True):
     """All schedules that an application or a file defines for one backend, and which version of it does.
 
-    Of several versions, the newest one that is in use determines what is stored.
+    Of several versions, the newest one that is in use determines what is stored. The default name of a version is a
+    digest of the schedules.
     """
 
     source: ScheduleSource
@@ -79,17 +82,9 @@ class Definitions(Struct, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...]
     build: str = ""
 
-    @property
-    def build_id(self) -> str:
-        """The name of the version; without one, a digest of the schedules."""
-        if self.build:
-            return self.build
-        import hashlib  # imported here: it loads OpenSSL, and programs that only read do not need it
-
-        digest = hashlib.blake2b(digest_size=8)
-        for one in sorted(self.schedules, key=lambda schedule: schedule.name):
-            digest.update(seal_template(one, 0, Unsigned()))
-        return digest.hexdigest()
+    def __post_init__(self) -> None:
+        if not self.build and self.source is not ScheduleSource.STORED:
+            msgspec.structs.force_setattr(self, "build", _digest(self.schedules))
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -193,20 +188,21 @@ class Schedules:
         self._switch(name, Switch(enabled=False, reason=reason, by=by, at_us=engine_now_us(self._engine)))
 
     def reconcile(self, defined: Definitions) -> Reconciled:
-        """Store the schedules that a program defines, and mark those that it does not define anymore as vanished.
-
-        The program calls this every 30 seconds, because it also reports that its build is in use.
+        """Store the schedules that a program defines, and mark those that it does not define anymore as vanished, if
+        its build is the newest one in use.
         """
-        if not defined.schedules and not self._of(defined):
-            return Reconciled(is_newest=True)
         if not self.beat(defined):
             return Reconciled(is_newest=False)
         saved, refused = self._save(defined)
         return Reconciled(is_newest=True, saved=saved, vanished=self._mark_vanished(defined), refused=refused)
 
     def beat(self, defined: Definitions) -> bool:
-        """Report that this build is in use. Returns whether it is the newest one that is."""
-        now_us, ours = engine_now_us(self._engine), defined.build_id
+        """Report that this build is in use, which a program does every 30 seconds. Returns whether it is the newest one
+        that is.
+        """
+        if not defined.schedules and not self._of(defined):
+            return True
+        now_us, ours = engine_now_us(self._engine), defined.build
         builds = self.cells.builds(defined.origin)
         since_us = builds[ours][0].since_us if ours in builds else now_us
         self.cells.state.write([put_build(defined.origin, ours, since_us)])
@@ -225,7 +221,7 @@ class Schedules:
             part = defined.schedules[start : start + _AT_ONCE]
             while True:
                 names, problems, writes = self._changes(part, defined)
-                if not writes or self.cells.state.write(writes) is not None:
+                if not writes or self.cells.state.write([*writes, note_change()]) is not None:
                     break
             saved += names
             refused += problems
@@ -262,8 +258,8 @@ class Schedules:
             now_us, 0 if before is None else before.revision + 1, 0 if cursor is None else cursor.revision + 1
         )
         template = seal_template(schedule, revision, self._signer).decode()
-        put = StoredSchedule(template=template, source=defined.source, origin=defined.origin, build=defined.build_id)
-        writes: list[Write] = [*put_schedule(schedule.name, put, if_version=known.version)]
+        put = StoredSchedule(template=template, source=defined.source, origin=defined.origin, build=defined.build)
+        writes: list[Write] = [put_schedule(schedule.name, put, if_version=known.version)]
         entries: list[CellWrite] = []
         if cursor is None:
             moved = Cursor(through_us=now_us, revision=revision)
@@ -291,7 +287,8 @@ class Schedules:
         for name, (stored, version) in self.cells.get(gone).items():
             if stored.vanished_us is None:
                 marked = replace(stored, vanished_us=engine_now_us(self._engine))
-                if self.cells.state.write(put_schedule(name, marked, if_version=version)) is not None:
+                put = put_schedule(name, marked, if_version=version)
+                if self.cells.state.write([put, note_change()]) is not None:
                     vanished.append(name)
         return tuple(vanished)
 
@@ -347,6 +344,15 @@ def ledger_entries(schedule: Schedule, decisions: Iterable[Decision], at_us: int
         )
         for one in decisions
     ]
+
+
+def _digest(schedules: Iterable[Schedule]) -> str:
+    import hashlib  # imported here: it loads OpenSSL, and programs that only read do not need it
+
+    digest = hashlib.blake2b(digest_size=8)
+    for one in sorted(schedules, key=lambda schedule: schedule.name):
+        digest.update(seal_template(one, 0, Unsigned()))
+    return digest.hexdigest()
 
 
 def refusal_of(schedule: Schedule, switch: Switch | None) -> str:

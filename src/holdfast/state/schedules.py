@@ -227,9 +227,14 @@ def tick_key(name: str, instant_us: int) -> str:
     return f"{name}@{_LAST_US - instant_us:019d}"
 
 
-def put_schedule(name: str, stored: StoredSchedule, *, if_version: int) -> list[CellWrite]:
-    """The writes that store a schedule, if its cell still has this version."""
-    return [_put(SCHEDULES, name, stored, if_version=if_version), _changed()]
+def put_schedule(name: str, stored: StoredSchedule, *, if_version: int) -> CellWrite:
+    """The write that stores a schedule, if its cell still has this version."""
+    return _put(SCHEDULES, name, stored, if_version=if_version)
+
+
+def note_change() -> CellWrite:
+    """The write that lets runners notice that schedules have changed."""
+    return Put(kind=CHANGES, key=_CHANGES_KEY)
 
 
 def put_cursor(name: str, cursor: Cursor, *, if_version: int | None = None) -> CellWrite:
@@ -256,7 +261,7 @@ def put_problem(name: str, problem: Problem) -> CellWrite:
 
 def put_switch(name: str, switch: Switch) -> list[Write]:
     """The writes that enable or disable a schedule."""
-    return [_put(SWITCHES, name, switch), _changed()]
+    return [_put(SWITCHES, name, switch), note_change()]
 
 
 def drop_problem(name: str) -> CellWrite:
@@ -271,7 +276,7 @@ def put_build(origin: str, build: str, since_us: int) -> CellWrite:
 
 def removal(name: str) -> list[Write]:
     """The writes that remove a schedule. Its ledger stays until it expires."""
-    return [*(Drop(kind=kind, key=name) for kind in (SCHEDULES, CURSORS, SWITCHES, PROBLEMS)), _changed()]
+    return [*(Drop(kind=kind, key=name) for kind in (SCHEDULES, CURSORS, SWITCHES, PROBLEMS)), note_change()]
 
 
 def result_of_run(message: "JobMessage", settlement: Settlement) -> tuple[CellWrite, ...]:
@@ -304,10 +309,6 @@ def ledger_result(message: "JobMessage", result: RunResult) -> tuple[CellWrite, 
 
 def _put(kind: str, key: str, value: Struct, *, ttl: float | None = None, if_version: int | None = None) -> Put:
     return Put(kind=kind, key=key, value=msgspec.json.encode(value), ttl=ttl, if_version=if_version)
-
-
-def _changed() -> Put:
-    return Put(kind=CHANGES, key=_CHANGES_KEY)
 
 
 def _stored(value: bytes) -> StoredSchedule:

@@ -64,6 +64,25 @@ def test_a_handler_sees_its_schedule_and_instant(hf: Holdfast, clock: ManualCloc
     assert entry.result.state is JobState.COMPLETED
 
 
+def test_a_job_that_commits_its_own_transaction_stores_its_result_with_it(clock: ManualClock, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with Holdfast(url, settings=Settings(), clock=clock, directory=tmp_path, signing_key="k" * 32) as hf:
+
+        @hf.job(cron="0 * * * *")
+        def clean(context: JobContext) -> None:
+            context.transaction()
+
+        runner = hf.cron_runner()
+        runner.step()
+        clock.advance(3600)
+        runner.step()
+        with hf.worker() as worker:
+            hf.loop(worker, burst=True).run()
+        [entry] = hf.stored_schedules().history(clean.key)
+        assert entry.result is not None
+        assert entry.result.state is JobState.COMPLETED
+
+
 def test_a_job_with_cron_needs_defaults_and_a_valid_expression(hf: Holdfast) -> None:
     with pytest.raises(DefinitionError, match="a job with cron is called without arguments, so each needs a default"):
 

@@ -577,7 +577,7 @@ def test_a_vanished_schedule_is_skipped_and_shown_until_it_is_removed(
 
 def test_without_a_build_the_schedules_themselves_are_the_build() -> None:
     one, same, other = defined("a", build=""), defined("a", build=""), defined("a", build="", payload=1)
-    assert one.build_id == same.build_id != other.build_id
+    assert one.build == same.build != other.build
 
 
 def test_a_name_that_is_defined_elsewhere_is_refused_and_the_others_are_stored(schedules: Schedules) -> None:
@@ -606,6 +606,50 @@ def test_a_runner_stores_what_its_program_defines_and_reports_its_build(lab: Lab
         lab.advance(29)
         old.step()
     assert {view.name: view.vanished_at is None for view in schedules.views()} == {"a": False, "b": True}
+
+
+def test_definitions_that_cannot_be_stored_do_not_stop_the_others(
+    lab: Lab, schedules: Schedules, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedules.save(schedule("a"))
+    runner = CronRunner(
+        lab.engine, KEYRING, definitions=[defined("b", build="1"), defined("c", build="1", origin="blog")]
+    )
+    reconcile = runner.schedules.reconcile
+
+    def broken(what: Definitions) -> Any:
+        if what.origin == "shop":
+            raise RuntimeError("a bug")
+        return reconcile(what)
+
+    monkeypatch.setattr(runner.schedules, "reconcile", broken)
+    runner.step()
+    advance_to(lab, 60)
+    runner.step()
+    assert sorted(lab.ids()) == ["a@20260101T000100Z", "c@20260101T000100Z"]
+    assert "schedules defined in shop could not be stored; retrying in 30 s" in caplog.text
+
+
+def test_definitions_are_compared_again_only_after_a_change(
+    lab: Lab, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = CronRunner(lab.engine, KEYRING, definitions=[defined("a", build="1")])
+    compared: list[str] = []
+    reconcile = runner.schedules.reconcile
+
+    def counting(what: Definitions) -> Any:
+        compared.append(what.origin)
+        return reconcile(what)
+
+    monkeypatch.setattr(runner.schedules, "reconcile", counting)
+    for _ in range(10):
+        runner.step()
+        lab.advance(30)
+    assert compared == ["shop"]
+    schedules.remove("a")
+    runner.step()
+    assert compared == ["shop"] * 2
+    assert [view.name for view in schedules.views()] == ["a"]
 
 
 # The clock and the cost.
