@@ -115,7 +115,7 @@ def _definition(given: Mapping[str, Any]) -> "JobDefinition":
     _one_of(given, "command", "job")
     if "command" in given and "payload" in given:
         raise DefinitionError("payload is only valid for a job, not for a command")
-    handler, payload = given.get("job", COMMAND_KEY), given.get("payload")
+    handler, payload = given.get("job", COMMAND_KEY), given.get("payload", {})
     options = {member: given[member] for member in ("queue", "max_retries", "timeout") if member in given}
     return definition_of(
         handler, {"argv": given["command"]} if "command" in given else payload, cast("JobOptions", options)
