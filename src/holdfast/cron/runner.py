@@ -168,7 +168,7 @@ class CronRunner:
                 self.tick()
         except Exception as problem:
             self._failures += 1
-            pause = min(2.0 ** (self._failures - 1), LONGEST_PAUSE_S)
+            pause = min(2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE_S)
             expected = isinstance(problem, BackendUnavailable)
             log.log(
                 logging.WARNING if expected else logging.ERROR,

@@ -467,6 +467,8 @@ def test_an_engine_that_is_unavailable_delays_the_schedules(
 
         patched.setattr(lab.engine, "accept", unavailable)
         assert [runner.step() for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+        # Ten hours later.
+        assert {runner.step() for _ in range(1200)} == {30}
     assert "schedules cannot be fired: no route to host; retrying in 30 s" in caplog.text
     advance_to(lab, 65)
     runner.step()
