@@ -20,7 +20,6 @@ from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.words import command
 from holdfast.config import check_value
 from holdfast.config.schedules import MEMBERS, schedule_of
-from holdfast.cron.stored import Schedules
 from holdfast.values import ScheduleSource
 
 
@@ -87,11 +86,10 @@ def add_schedule(
     """Store a schedule."""
     schedule = schedule_of(name, _table(words, job, given))
     with Holdfast(deployment=deployment_at(url)) as hf:
+        schedule = hf.checked_schedule(schedule)
         backend = hf.deployment.name_for(schedule.definition.queue)
         note_location(hf.deployment.location(backend))
-        # Checks the job as if it were enqueued now: its queue, and whether a worker allows its command.
-        with hf.signed([schedule.definition], asks_middleware=False):
-            schedules = Schedules(*hf.engines.get(backend))
+        schedules = hf.stored_schedules(backend)
         was_known = name in schedules.cells.get([name])
         is_changed = not dry_run and schedules.save(schedule)
         following = schedule.next_after(schedules.now())
