@@ -80,7 +80,7 @@ def test_a_command_is_scheduled_without_python(terminal: Terminal) -> None:
         "Europe/Berlin",
     )
     assert (shown["job"], shown["payload"], shown["runs"]) == ("command", {"argv": ["true", "-x"]}, True)
-    assert "job          true -x\n" in terminal("cronjob", "show", "backup").out
+    assert "job          true -x on default\n" in terminal("cronjob", "show", "backup").out
 
 
 def test_a_job_is_scheduled_with_its_arguments_and_options(terminal: Terminal) -> None:
