@@ -2,7 +2,8 @@
 
 In `docs/cli.md`, marks name what is between them: the list of commands, the usage of one, its options and examples, the
 exit codes, the documents with a schema, the counters of a worker. A command without a section gets one. In
-`docs/configuration.md`, two marks enclose the table of settings. Everything else on the pages is written by hand.
+`docs/configuration.md`, marks enclose the table of settings and that of the members of a schedule. Everything else on
+the pages is written by hand.
 """
 
 import inspect
@@ -17,6 +18,7 @@ from holdfast.cli import cli
 from holdfast.cli.schemas import DOCUMENTS
 from holdfast.cli.topics import EXIT_CODES
 from holdfast.config.keys import KEYS, Applies, Key
+from holdfast.config.schedules import MEMBERS
 from holdfast.metrics import End
 from holdfast.metrics.counters import MEANINGS
 
@@ -25,7 +27,7 @@ PROGRAM: Final = "holdfast"
 _part_pattern = re.compile(r"<!-- generated: (\S+)(?: ([^\n]+))? -->\n.*?<!-- end -->", re.DOTALL)
 _section_pattern = re.compile(rf"^## ({PROGRAM} .+)\n", re.MULTILINE)
 _examples_pattern = re.compile(r"^Examples?:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
-_table_pattern = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
+_table_pattern = re.compile(r"<!-- (settings|schedules): begin -->\n.*?<!-- \1: end -->", re.DOTALL)
 _APPLIES = {Applies.START: "next start", Applies.ENQUEUE: "next start, new jobs"}
 
 
@@ -145,10 +147,20 @@ def _sentence(text: str) -> str:
 
 
 def with_settings(page: str) -> str:
-    """The page with its table of settings updated."""
-    if not _table_pattern.search(page):
-        raise SystemExit("there are no marks for the table: <!-- settings: begin --> and <!-- settings: end -->")
-    return _table_pattern.sub(lambda _: settings_table(), page)
+    """The page with its tables of settings updated."""
+    tables = {"settings": settings_table(), "schedules": members_table()}
+    if set(_table_pattern.findall(page)) != tables.keys():
+        raise SystemExit("a table lacks its marks: <!-- settings: begin --> and <!-- settings: end -->, or schedules")
+    return _table_pattern.sub(
+        lambda found: f"<!-- {found[1]}: begin -->\n{tables[found[1]]}<!-- {found[1]}: end -->", page
+    )
+
+
+def members_table() -> str:
+    """Every member of the table of a schedule as a row of Markdown."""
+    return _table(
+        ["Member", "Range", "Meaning"], [[f"`{one.name}`", _range(one), one.meaning] for one in MEMBERS.values()]
+    )
 
 
 def settings_table() -> str:
@@ -160,8 +172,13 @@ def settings_table() -> str:
 
 
 def _row(key: Key) -> list[str]:
-    range_ = f"{key.bound(key.low)} to {key.bound(key.high)}" if key.high else ""
-    return [f"`{key.name}`", key.kind, _default(key, key.default), range_, _APPLIES[key.applies], key.meaning]
+    return [f"`{key.name}`", key.kind, _default(key, key.default), _range(key), _APPLIES[key.applies], key.meaning]
+
+
+def _range(key: Key) -> str:
+    if key.choices and key.kind == "text":
+        return ", ".join(key.choices)
+    return f"{key.bound(key.low)} to {key.bound(key.high)}" if key.high else ""
 
 
 def _default(key: Key, value: Any) -> str:

@@ -233,7 +233,7 @@ class Holdfast:
             self._check(definition, self.backend_for(definition.queue))
         return msgspec.structs.replace(schedule, definition=definition)
 
-    def declared_schedules(self, backend: str = DEFAULT, *, build: str = "") -> "Definitions":
+    def declared_schedules(self, backend: str = DEFAULT) -> "Definitions":
         """The schedules that the application's code defines for a backend."""
         from holdfast.cron.stored import Definitions
 
@@ -242,21 +242,43 @@ class Holdfast:
             for one in self.schedules.definitions()
             if self.deployment.name_for(one.definition.queue) == backend
         )
-        return Definitions(source=ScheduleSource.CODE, origin=self.schedules.origin, schedules=schedules, build=build)
+        return Definitions(
+            source=ScheduleSource.CODE,
+            origin=self.schedules.origin,
+            schedules=schedules,
+            build=self.settings.build,
+        )
 
-    def cron_runner(
-        self,
-        backend: str = DEFAULT,
-        *,
-        environment: str = "",
-        build: str = "",
-        others: "Sequence[Definitions]" = (),
-    ) -> "CronRunner":
-        """A runner that fires the schedules of a backend, and stores those that the code and `others` define."""
+    def configured_schedules(self, backend: str = DEFAULT) -> "Definitions":
+        """The schedules that the settings define for a backend."""
+        from holdfast.config.schedules import configured_schedules, schedules_origin
+        from holdfast.cron.stored import Definitions
+
+        return Definitions(
+            source=ScheduleSource.CONFIG,
+            origin=schedules_origin(self.settings),
+            schedules=tuple(
+                one
+                for one in configured_schedules(self.settings)
+                if self.deployment.name_for(one.definition.queue) == backend
+            ),
+            build=self.settings.build,
+        )
+
+    def cron_runner(self, backend: str = DEFAULT, *, environment: str | None = None) -> "CronRunner":
+        """A runner that fires the schedules of a backend in an environment (default: the setting environment), and
+        stores those that the code and the settings define.
+        """
         from holdfast.cron.runner import CronRunner
 
-        declared = [self.declared_schedules(backend, build=build)] if self.schedules.origin else []
-        return CronRunner(*self.engines.get(backend), environment=environment, definitions=[*declared, *others])
+        definitions = [self.configured_schedules(backend)]
+        if self.schedules.origin:
+            definitions.append(self.declared_schedules(backend))
+        return CronRunner(
+            *self.engines.get(backend),
+            environment=self.settings.environment if environment is None else environment,
+            definitions=definitions,
+        )
 
     def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
         """Enqueue one job of this definition and return its id.

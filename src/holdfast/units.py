@@ -1,10 +1,10 @@
-"""Durations, sizes and counts as people write and read them: `90s`, `15 m`, `1.5 MiB`, `3 jobs`."""
+"""Durations, sizes and counts as people write and read them: `90s`, `15 m`, `1 day`, `1.5 MiB`, `3 jobs`."""
 
 import re
 from typing import Final
 
 UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-DURATION_PATTERN: Final = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)"
+DURATION_PATTERN: Final = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|(?:second|minute|hour|day|week)s?|)"
 
 
 def parse_duration(text: str) -> float:
@@ -12,7 +12,8 @@ def parse_duration(text: str) -> float:
     match = re.fullmatch(DURATION_PATTERN, text.strip().lower(), re.ASCII)
     if match is None:
         raise ValueError("must be a number of seconds, or a value such as 90s, 15m, 2h or 3d")
-    return float(match[1]) * UNITS[match[2]]
+    unit = match[2] if match[2] in UNITS else match[2][0]
+    return float(match[1]) * UNITS[unit]
 
 
 def format_duration(seconds: float) -> str:

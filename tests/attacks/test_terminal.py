@@ -33,7 +33,7 @@ PAINT = re.compile(r"\x1b\[(?:0|31|32|33|36|90)m")
 # A status line is erased with blanks.
 ERASED = re.compile(r"\r *\r")
 SHOWN_RAW = ("logs",)  # a job's output is printed with its line feeds
-QUIET = ("list", "dlq list", "queue list", "worker list")
+QUIET = ("list", "dlq list", "queue list", "worker list", "cronjob list")
 WELL_FORMED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]*")
 WAITING, FAILED, RUNNING, COMPLETED, DEAD, CANCELLED = 0, 1, 2, 4, 5, 6
 
@@ -50,6 +50,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             _insert_job(connection, f"id{state}{len(queue)}{HOSTILE}", queue, state)
     _poison_edges(connection)
     _poison_workers(connection)
+    _poison_schedules(connection)
     connection.execute("UPDATE holdfast_pauses SET reason = ?", [HOSTILE])
     connection.execute("INSERT INTO holdfast_pauses VALUES (?, ?, 1)", [f"q{HOSTILE}", HOSTILE])
     connection.close()
@@ -138,6 +139,48 @@ def _poison_workers(connection: sqlite3.Connection) -> None:
             )
 
 
+def _poison_schedules(connection: sqlite3.Connection) -> None:
+    """Poison everything about the known schedules, and add one whose name is hostile, one that is none, and entries
+    for them.
+    """
+    cells = "SELECT key, value FROM holdfast_cells WHERE kind = ?"
+    insert = "INSERT OR REPLACE INTO holdfast_cells VALUES (?, ?, ?, 1, NULL)"
+    templates = [(key, json.loads(value)) for key, value in connection.execute(cells, ["schedules"])]
+    for key, cell in templates:
+        template: dict[str, Any] = json.loads(unseal(cell["template"].encode())[0])
+        template |= {"note": HOSTILE, "owner": "x", "environments": []}
+        template["job"] |= {"payload": {HOSTILE: HOSTILE}}
+        cell |= {"origin": HOSTILE, "build": HOSTILE, "source": "code", "vanished_us": 1}
+        for name in (key, f"n{HOSTILE}"):
+            cell["template"] = json.dumps(template | {"name": name}, ensure_ascii=False)
+            _insert_cell(connection, insert, "schedules", name, cell)
+    for name in ("nightly", "poll", f"n{HOSTILE}"):
+        switch = {"enabled": False, "reason": HOSTILE, "by": HOSTILE, "at_us": 1}
+        _insert_cell(connection, insert, "schedule-switches", name, switch)
+        problem = {"kind": "missed", "message": HOSTILE, "at_us": 2**62, "count": 2}
+        _insert_cell(connection, insert, "schedule-problems", name, problem)
+        for at_us in (1, 2**62, 2**63 - 1):
+            key = f"{name}@{2**63 - 1 - at_us:019d}"
+            tick = {
+                "outcome": "late",
+                "late_s": 9.0,
+                "reason": HOSTILE,
+                "job_id": HOSTILE,
+                "first_us": 2**62,
+                "count": 3,
+            }
+            _insert_cell(connection, insert, "schedule-ticks", key, tick)
+            result = {"state": "dead", "finished_us": 2**62, "reason": HOSTILE}
+            _insert_cell(connection, insert, "schedule-results", key, result)
+    _insert_cell(connection, insert, "schedules", f"z{HOSTILE}", {"template": HOSTILE, "source": "code"})
+    _insert_cell(connection, insert, "schedules", "zz", {"template": 5})
+    _insert_cell(connection, insert, "schedule-cursors", "poll", {"through_us": 2**62})
+
+
+def _insert_cell(connection: sqlite3.Connection, insert: str, kind: str, key: str, value: object) -> None:
+    connection.execute(insert, [kind, key, json.dumps(value, ensure_ascii=False).encode()])
+
+
 @pytest.fixture
 def desk(
     hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -193,6 +236,13 @@ OTHERS = [
     *([*verb.split(), f"no{HOSTILE}"] for verb in ("show", "logs", "wait", "cancel", "retry", "delete", "dlq discard")),
     *([*verb.split(), f"q{HOSTILE}"] for verb in ("queue show", "queue pause", "queue resume", "queue reap")),
     *(["list", option, HOSTILE] for option in ("--queue", "--where", "--state", "--columns", "--after", "--since")),
+    *(["cronjob", verb, f"n{HOSTILE}"] for verb in ("show", "history", "next", "enable", "disable", "remove", "run")),
+    *(["cronjob", verb, f"x{HOSTILE}"] for verb in ("show", "history", "next", "enable", "disable", "remove", "run")),
+    *(["cronjob", verb, name] for verb in ("show", "history", "next", "run") for name in ("zz", f"z{HOSTILE}")),
+    ["cronjob", "run", "--due"],
+    ["cronjob", "run", "--due", "--dry-run"],
+    ["cronjob", "run", "--test-time", "2027-01-01 01:00"],
+    ["cronjob", "run", "--test-time", HOSTILE],
     ["config", "get", HOSTILE],
     [HOSTILE],
 ]

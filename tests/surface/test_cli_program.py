@@ -56,6 +56,8 @@ LEAVES = [
     "breaker show",
     "breaker reset",
     "breaker trip",
+    *(f"cronjob {verb}" for verb in ("list", "show", "history", "next", "enable", "disable", "add", "remove")),
+    *("cronjob run", "cronjob daemon"),
     "dlq list",
     "dlq show",
     "dlq retry",
@@ -78,7 +80,10 @@ LEAVES = [
     "help",
     "version",
 ]
-TEXT_ONLY = ["generate systemd", "generate docker", "generate compose", "completion show", "schema", "help", "version"]
+TEXT_ONLY = [
+    *("cronjob daemon", "generate systemd", "generate docker", "generate compose", "completion show", "schema"),
+    *("help", "version"),
+]
 
 
 # Starting

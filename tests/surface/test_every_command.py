@@ -16,6 +16,7 @@ import struct
 import sys
 import termios
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,6 +103,29 @@ CASES = {
     "breaker trip": Case(
         "breaker trip stripe", LIST + "holdfast.breaker.trip/1", "✓ stripe tripped", "reset:  holdfast"
     ),
+    "cronjob list": Case(
+        "cronjob list",
+        LIST + "holdfast.cronjob/1",
+        "every day at 01:00",
+        "runs, newest on the right",
+        is_table=True,
+        is_coloured=True,
+    ),
+    "cronjob show": Case("cronjob show poll", "holdfast.cronjob/1", "every hour (every 1h)"),
+    "cronjob history": Case(
+        "cronjob history poll", LIST + "holdfast.cronjob.entry/1", "vendor is down", is_table=True, is_coloured=True
+    ),
+    "cronjob next": Case("cronjob next nightly -n 2", LIST + "holdfast.cronjob.instant/1", "01:00:00+0"),
+    "cronjob enable": Case("cronjob enable nightly", LIST + "holdfast.cronjob.switch/1", "✓ nightly enabled"),
+    "cronjob disable": Case(
+        "cronjob disable nightly", LIST + "holdfast.cronjob.switch/1", "✓ nightly disabled", "enable:  holdfast"
+    ),
+    "cronjob add": Case(
+        "cronjob add new --every 90s --job add", "holdfast.cronjob.add/1", "✓ new added", "every 90 seconds"
+    ),
+    "cronjob remove": Case("cronjob remove nightly", LIST + "holdfast.cronjob.remove/1", "✓ nightly removed"),
+    "cronjob run": Case("cronjob run nightly", LIST + "holdfast.cronjob.run/1", "✓ nightly enqueued as "),
+    "cronjob daemon": Case("cronjob daemon no_such:hf", NO_JSON, "", "there is no module 'no_such'", code=2),
     "dlq list": Case("dlq list", LIST + "holdfast.job/1", "dead1", is_table=True, is_coloured=True),
     "dlq show": Case("dlq show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
     "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 requeued"),
@@ -148,6 +172,11 @@ CHANGES = [
     "queue reap",
     "breaker reset stripe",
     "breaker trip stripe",
+    "cronjob enable nightly",
+    "cronjob disable nightly",
+    "cronjob add new --every 90s --job add",
+    "cronjob remove nightly",
+    "cronjob run nightly",
     "queue purge mail --state all",
     "queue purge --all --state all",
     "dlq retry dead1",
@@ -173,7 +202,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def create_project(place: Path) -> Path:
     """A project with a dead job and its cancelled child, a job that holds a key, two waiting ones of which one is a
-    command, two workers, a paused queue, and an open circuit.
+    command, two workers, a paused queue, an open circuit, and two schedules, of which one was skipped.
     """
     (place / "holdfast.toml").write_text('allowed-commands = ["true"]\nlimits = {keyed = "60/min"}\n')
     with Holdfast(directory=place) as hf:
@@ -191,6 +220,11 @@ def create_project(place: Path) -> Path:
         lose(WorkerRegistry(engine.state), "b" * 32)
         engine.pause("slow", "vendor is down")
         hf.breaker("stripe", cooldown="10m").trip()
+        hf.schedule("nightly").define("add").queue("nightly").daily_at("01:00").timezone("Europe/Berlin").save()
+        hf.schedule("poll").define("add").queue("nightly").every("1h").save()
+        hf.schedule("poll").pause("vendor is down")
+        hf.cron_runner().tick(datetime.now(UTC) + timedelta(hours=1), only=["poll"])
+        hf.schedule("poll").resume()
     return place
 
 

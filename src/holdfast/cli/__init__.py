@@ -33,6 +33,7 @@ SECTIONS: Final = {
         "retry": ("holdfast.cli.retry:retry", "Retry dead or cancelled jobs."),
         "delete": ("holdfast.cli.delete:delete", "Delete finished jobs."),
         "dlq": ("holdfast.cli.dlq:dlq", "List, retry and discard dead letters."),
+        "cronjob": ("holdfast.cli.cronjob.command:cronjob", "List, run and change schedules."),
     },
     "Workers": {
         "worker": ("holdfast.cli.worker.command:worker", "Start, list and stop workers."),

@@ -141,6 +141,12 @@ def _breakers(engine: "Engine", ctx: click.Context) -> Iterable[str]:
     return [view.name for view in Breakers(engine.state).all()]
 
 
+def _schedules(engine: "Engine", ctx: click.Context) -> Iterable[str]:
+    from holdfast.state.schedules import ScheduleCells
+
+    return sorted(ScheduleCells(engine.state).all())
+
+
 def complete_app(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The application in the settings."""
     from holdfast.cli.options import configured_app
@@ -155,3 +161,4 @@ complete_worker_ids: Final = _read(_worker_ids)
 complete_handlers: Final = _read(_handlers)
 complete_queues: Final = _read(_queues)
 complete_breakers: Final = _read(_breakers)
+complete_schedules: Final = _read(_schedules)

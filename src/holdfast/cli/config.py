@@ -360,6 +360,8 @@ def _text(value: Any) -> str:
             return "true" if value else "false"
         case tuple():
             return ",".join(str(word) for word in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case dict() if any(isinstance(inner, dict) for inner in value.values()):  # pyright: ignore[reportUnknownVariableType]
+            return ",".join(value)  # pyright: ignore[reportUnknownArgumentType]
         case dict():
             return "; ".join(f"{name}={_text(words)}" for name, words in value.items())  # pyright: ignore[reportUnknownVariableType]
         case float():

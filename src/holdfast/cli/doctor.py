@@ -203,6 +203,7 @@ def _examined_store(subject: Subject, engine: Engine) -> Iterator[Finding]:
 
 def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
+    from holdfast.cli.diagnosis.schedules import schedule_findings
     from holdfast.cli.diagnosis.store import (
         handler_findings,
         heartbeat_findings,
@@ -217,6 +218,7 @@ def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
     yield from heartbeat_findings(workers, now_us=time.time_ns() // 1000, lease_s=subject.deployment.settings.lease)
     yield from worker_findings(workers, subject.app)
     yield from queue_findings(counts, workers, engine.pauses(), subject.app)
+    yield from schedule_findings(engine, workers)
     if subject.app is not None:
         yield from handler_findings(engine, subject.resolve, subject.app)
     elif any(view.state is WorkerState.LIVE for view in workers):

@@ -27,7 +27,7 @@ from holdfast.values import JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.deployment import Deployment
-    from holdfast.queues.contract import EngineInfo
+    from holdfast.queues.contract import Engine, EngineInfo
 
 PROBE_TIMEOUT_S: Final = 5.0
 MOST_BYTES: Final = 65_536
@@ -78,8 +78,9 @@ def health(level: str | None, max_wait: float, url: str | None, as_json: bool) -
 
     If --url is the address of a worker's probes, --live checks whether the worker's loop is running. It does not query
     the database: a database outage is not a reason to restart workers. Otherwise --live checks whether the engine
-    responds, --ready also checks whether each queue with jobs has a worker, and --full also checks whether a worker is
-    lost or a job has waited too long. This command does not create files or tables.
+    responds, --ready also checks whether each queue with jobs has a worker and whether schedules run, and --full also
+    checks whether a worker is lost or a job has waited too long. A missed run of a schedule is reported for 24 hours.
+    This command does not create files or tables.
 
     \b
     Examples:
@@ -193,6 +194,7 @@ def _jobs(site: Site, level: str, max_wait_s: float) -> Checks:
     ]
     live = [view for view in workers if view.state is WorkerState.LIVE]
     yield _served(waiting, live, paused)
+    yield from _schedules(engine)
     if level == FULL:
         yield _lost(workers)
         waits = engine.oldest_waits()
@@ -210,6 +212,22 @@ def _served(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]
     missing = [queue for queue in waiting if queue not in served_queues(live) and queue not in paused]
     without = f"; no worker for {', '.join(missing)}" if missing else ""
     return Check(name="workers", ok=not missing, message=f"{len(live):,} live{without}")
+
+
+def _schedules(engine: Engine) -> Checks:
+    """The schedules, if there are any. A missed one stays a failure for a day."""
+    from holdfast.cli.cronjob.troubles import condition_of
+
+    condition = condition_of(engine)
+    for trouble in condition.troubles:
+        yield Check(
+            name="schedules",
+            ok=trouble.is_warning,
+            message=f"{trouble.message}; {trouble.advice}",
+            warning=trouble.is_warning,
+        )
+    if condition and not condition.troubles:
+        yield Check(name="schedules", ok=True, message=str(condition))
 
 
 def _lost(workers: Sequence[WorkerView]) -> Check:

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast import plugins
 from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
@@ -50,6 +50,7 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
         *_signatures(reading),
         *_leases(reading),
         *_backoff(reading),
+        *_scheduled_commands(reading),
         *_overruled(reading, environment),
         *_unknown_variables(environment),
         *_ignored_table(reading),
@@ -294,6 +295,24 @@ def _growth(reading: Reading, base: Found) -> Iterator[Problem]:
     elif multiplier.value is None and base.value <= 1:
         what = "is also the multiplier, because backoff-multiplier is not set, so the delays do not grow"
         yield _warning("backoff-base", base, what, advice)
+
+
+def _scheduled_commands(reading: Reading) -> Iterator[Problem]:
+    """Schedules whose commands no worker of this project would run, unless it is started with `--allow`."""
+    schedules, allowed = reading.of(KEYS["schedules"]), reading.of(KEYS["allowed-commands"])
+    tables: Mapping[str, Mapping[str, Any]] = schedules.value
+    for name, table in tables.items():
+        if "command" in table and (program := table["command"][0]) not in allowed.value:
+            setting = shlex.quote(",".join([*allowed.value, program]))
+            yield Problem(
+                message=f"schedules {schedules.origin.where}: [schedules.{name}] runs {program!r}, which is not in "
+                "allowed-commands",
+                advice=f"allow it with  holdfast config set allowed-commands {setting}  or start the workers with  "
+                f"--allow {shlex.quote(program)}",
+                key="schedules",
+                origin=schedules.origin,
+                warning=True,
+            )
 
 
 def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:

@@ -18,12 +18,15 @@ HIDDEN: Final = "…"
 DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
-_Table: TypeAlias = Literal["lists", "texts", "urls", "rates"]
+_Table: TypeAlias = Literal["lists", "texts", "urls", "rates", "schedules"]
+# Kinds of members of a schedule.
+_Member: TypeAlias = Literal["command", "instant", "value"]
 Kind: TypeAlias = (
     Literal[
         "url",
         "text",
         "name",
+        "environment",
         "queue",
         "path",
         "count",
@@ -35,6 +38,7 @@ Kind: TypeAlias = (
         "queues",
     ]
     | _Table
+    | _Member
 )
 
 
@@ -86,6 +90,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     engines: Mapping[str, str] = {}
     allowlist: Mapping[str, tuple[str, ...]] | None = None
     limits: Mapping[str, str] = {}
+    environment: str = ""
+    build: str = ""
+    schedules: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def rates(self) -> Mapping[str, Rate]:
@@ -366,6 +373,21 @@ KEYS: Final = {
             kind="rates",
             by_queue=True,
             meaning='table of rate limits, queue = rate, such as "60/min" or {rate = "10/s", burst = 20}; 0 = no limit',
+        ),
+        Key(
+            name="environment",
+            kind="environment",
+            meaning="name of this environment, such as production, for schedules that run only in some; default: none",
+        ),
+        Key(
+            name="build",
+            kind="text",
+            meaning="version of the application, of which the newest defines the schedules; default: a digest of them",
+        ),
+        Key(
+            name="schedules",
+            kind="schedules",
+            meaning='tables of schedules by name, such as backup = {cron = "0 2 * * *", command = ["backup"]}',
         ),
     )
 }

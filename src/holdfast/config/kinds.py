@@ -13,6 +13,7 @@ from holdfast.values import INSTALLATION_PATTERN, QUEUE_NAMES, QUEUE_PATTERN
 
 _STRINGS: Final = "of names and strings"
 _RATES: Final = 'that maps queues to rates, such as {mail = "60/min"}'
+ENVIRONMENT_PATTERN: Final = "[a-z0-9][a-z0-9_-]{0,39}"
 _WHOLE: Final = r"\s*[+-]?[0-9]{1,18}\s*"
 
 
@@ -44,10 +45,14 @@ def _parse(key: Key, raw: Any) -> Any:
     match key.kind:
         case "url":
             return _url(raw)
+        case "text" if key.choices:
+            return _choice(raw, key.choices)
         case "text" | "path":
             return _text(raw)
         case "name":
             return _name(raw)
+        case "environment":
+            return _environment(raw)
         case "queue":
             return _queue(raw)
         case "count":
@@ -72,6 +77,18 @@ def _parse(key: Key, raw: Any) -> Any:
             return {name: _named_url(name, url) for name, url in _table(raw, dict[str, str], _STRINGS).items()}
         case "rates":
             return {queue: _rate(queue, rate) for queue, rate in _table(raw, dict[str, Any], _RATES).items()}
+        case "value":
+            return raw
+        case "schedules" | "command" | "instant":
+            # Imported here: few projects have schedules in their settings.
+            from holdfast.config import schedules
+
+            parsers = {
+                "schedules": schedules.parse_schedules,
+                "command": schedules.parse_argv,
+                "instant": schedules.parse_moment,
+            }
+            return parsers[key.kind](raw)
 
 
 def as_seconds(raw: object) -> float:
@@ -92,11 +109,24 @@ def _text(raw: object) -> str:
     return raw
 
 
+def _choice(raw: object, choices: tuple[str, ...]) -> str:
+    if raw not in choices:
+        raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+    return str(raw)
+
+
 def _name(raw: object) -> str:
     name = _text(raw)
     if not re.fullmatch(INSTALLATION_PATTERN, name):
         raise ValueError("use 1 to 64 letters, digits, dashes, underscores or dots")
     return name
+
+
+def _environment(raw: object) -> str:
+    environment = _text(raw)
+    if environment and not re.fullmatch(ENVIRONMENT_PATTERN, environment):
+        raise ValueError("use up to 40 lower-case letters, digits, dashes and underscores")
+    return environment
 
 
 def _queue(raw: object) -> str:

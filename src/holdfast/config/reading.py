@@ -239,6 +239,8 @@ class _SettingsReader:
         value = self._found(key).value
         if key.name == "dead-letter-to":
             return (value,) if value else ()
+        if key.name == "schedules":
+            return [table["queue"] for table in value.values() if "queue" in table]
         copied_to = filter(None, value.values()) if key.name == "dead-letter-queues" else ()
         return (*(value or ()), *copied_to) if key.by_queue else ()
 

@@ -1,10 +1,13 @@
 """The JSON schema of the configuration file, with which editors complete, explain and check settings."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.config.keys import KEYS, Key
+from holdfast.config.kinds import ENVIRONMENT_PATTERN
+from holdfast.config.schedules import MEMBERS
 from holdfast.rates import RATE_PATTERN
 from holdfast.units import DURATION_PATTERN
 from holdfast.values import INSTALLATION_PATTERN, MAX_TOKENS, QUEUE_PATTERN
@@ -27,18 +30,27 @@ def settings_schema() -> dict[str, Any]:
         "$schema": DRAFT,
         "title": "Holdfast",
         "description": "Holdfast settings, in holdfast.toml or in [tool.holdfast] of pyproject.toml.",
+        **_object({key.name: _property(key) for key in keys}, ""),
+    }
+
+
+def _object(properties: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+    """A table with these members, which is at this place in the schema."""
+    return {
         "type": "object",
-        "properties": {key.name: _property(key) for key in keys},
+        "properties": properties,
         # Names with underscores are patterns, so that editors accept them but do not offer them as completions.
         "patternProperties": {
-            f"^{key.field}$": {"$ref": f"#/properties/{key.name}"} for key in keys if key.field != key.name
+            f"^{name.replace('-', '_')}$": {"$ref": f"#{pointer}/properties/{name}"}
+            for name in properties
+            if "-" in name
         },
         "additionalProperties": False,
     }
 
 
 def _property(key: Key) -> dict[str, Any]:
-    described = {"description": key.meaning[0].upper() + key.meaning[1:] + ".", **_values(key)}
+    described = _described(key)
     return (
         described
         if key.default is None
@@ -46,11 +58,17 @@ def _property(key: Key) -> dict[str, Any]:
     )
 
 
+def _described(key: Key) -> dict[str, Any]:
+    return {"description": key.meaning[0].upper() + key.meaning[1:] + ".", **_values(key)}
+
+
 def _values(key: Key) -> dict[str, Any]:
     bounds = {"minimum": _tidy(key.low), "maximum": _tidy(key.high)}
     match key.kind:
         case "url" | "text" | "path":
-            return {"type": "string"}
+            return {"enum": list(key.choices)} if key.choices else {"type": "string"}
+        case "environment":
+            return {"type": "string", "pattern": f"^({ENVIRONMENT_PATTERN})?$"}
         case "queue":
             return _QUEUE
         case "name":
@@ -84,6 +102,22 @@ def _values(key: Key) -> dict[str, Any]:
                 "additionalProperties": False,
             }
             return {"type": "object", "additionalProperties": {"anyOf": [*rate["anyOf"], table]}}
+        case "command":
+            return {"anyOf": [{**_WORDS, "minItems": 1}, {"type": "string"}]}
+        case "instant":
+            return {}  # an editor may see a TOML time as text, or as a type of its own
+        case "value":
+            return {}
+        case "schedules":
+            members = {member.name: _described(member) for member in MEMBERS.values()}
+            schedule = {
+                **_object(members, f"/properties/{key.name}/additionalProperties"),
+                "allOf": [
+                    {"oneOf": [{"required": [one]}, {"required": [other]}]}
+                    for one, other in (("cron", "every"), ("command", "job"))
+                ],
+            }
+            return {"type": "object", "additionalProperties": schedule}
 
 
 def _tidy(bound: float) -> float:

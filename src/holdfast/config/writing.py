@@ -23,6 +23,7 @@ _LINES: Final = {
     "dead-letter-queues": 'mail = "failed_mail"',
     "engines": 'carrier = "acme_queue:CarrierBackend"',
     "limits": 'mail = "60/min"',
+    "schedules": 'backup = {cron = "0 2 * * *", command = ["backup"]}',
 }
 
 

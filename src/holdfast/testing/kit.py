@@ -4,14 +4,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.clock import duration_us, from_us
+from holdfast.clock import duration_us, from_us, to_us
+from holdfast.cron.schedule import Schedule
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import MAX_DURATION_S, check_queue
 from holdfast.definition.durations import Duration, in_seconds
@@ -27,6 +28,7 @@ from holdfast.state.ownership import IDEMPOTENCY
 from holdfast.testing.clock import TravellingClock
 from holdfast.testing.drained import UNKNOWN, Drained, end_of
 from holdfast.testing.enqueued import Enqueued, Expectation, Expected, counted, enqueued
+from holdfast.testing.scheduled import ScheduledRuns
 from holdfast.testing.turns import Turn, Turns, is_running
 from holdfast.values import (
     Accepted,
@@ -127,6 +129,7 @@ class _Stage(Struct, frozen=True):
     engine: KitEngine
     signer: Signer
     turns: Turns
+    schedules: ScheduledRuns
     leaving: ExitStack
 
 
@@ -161,7 +164,7 @@ class JobKit:
         turns = Turns(self.app, engine, signer)
         leaving.callback(turns.close)
         self._log.clear()
-        self._entered = _Stage(engine, signer, turns, leaving)
+        self._entered = _Stage(engine, signer, turns, ScheduledRuns(self.app), leaving)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -271,6 +274,56 @@ class JobKit:
             while (due := drain.next()) is not None:
                 drain.note(stage.turns.take(due))
         return drain.ended(raise_errors=raise_errors)
+
+    def travel(
+        self,
+        span: Duration,
+        *,
+        environment: str | None = None,
+        limit: int = LIMIT,
+        raise_errors: bool = False,
+    ) -> Drained:
+        """Advance the clock by this much, and run what becomes due on the way: schedules fire, and the jobs that they
+        enqueue run, like all others, earliest first. Count how the runs ended.
+
+        Schedules run from the first call on, in this environment; default: the setting `environment`.
+        """
+        __tracebackhide__ = True
+        stage, drain = self._stage, self._drain(None, span, limit)
+        # In inline mode, a job that is retried would advance the clock beyond the next schedule.
+        with self.manual(), self.clock.standing_still():
+            until = self.clock.now() + timedelta(seconds=in_seconds("span", span))
+            runner = stage.schedules.runner(environment)
+            while (at := runner.next_at) is not None and at <= until:
+                self._run_until(at, drain)
+                self.clock.travel_to(at)
+                runner.tick()
+                runner.prepare()  # a job may have changed a schedule
+            self._run_until(until, drain)
+            self.clock.travel_to(until)
+        return drain.ended(raise_errors=raise_errors)
+
+    def _run_until(self, instant: datetime, drain: "_Drain") -> None:
+        drain.until_us = to_us(instant)
+        while (due := drain.next()) is not None:
+            drain.note(self._stage.turns.take(due))
+
+    def assert_scheduled(self, name: str, *, at: datetime | None = None, environment: str | None = None) -> Schedule:
+        """Assert that a schedule exists and runs, at this time if one is given, and return it.
+
+        A time without an offset is in the time zone of the schedule.
+        """
+        __tracebackhide__ = True
+        problem = self._stage.schedules.problem(name, at, environment)
+        if problem:
+            raise AssertionError(problem)
+        return self._stage.schedules.find(name)
+
+    def refute_scheduled(self, name: str, *, at: datetime | None = None, environment: str | None = None) -> None:
+        """Assert that a schedule does not exist or does not run, or not at this time if one is given."""
+        __tracebackhide__ = True
+        if not self._stage.schedules.problem(name, at, environment):
+            raise AssertionError(f"schedule '{name}' runs{'' if at is None else f' at {at.isoformat(sep=chr(32))}'}")
 
     @contextmanager
     def held(self, key: str) -> Generator[None]:
@@ -437,7 +490,7 @@ class _Drain:
         self._engine = engine
         self._clock = clock
         self._queues = queues
-        self._until_us = until_us
+        self.until_us = until_us
         self._limit = limit
         self._turns = 0
         self._ends: Counter[tuple[str, str]] = Counter()
@@ -450,7 +503,7 @@ class _Drain:
         dues = self._engine.dues(self._queues).items()
         # The jobs of a queue that has reached its rate limit wait for its next token.
         due = min(((max(due_us, self._next_token_us.get(queue, 0)), queue) for queue, due_us in dues), default=None)
-        if due is None or (self._until_us is not None and due[0] > self._until_us):
+        if due is None or (self.until_us is not None and due[0] > self.until_us):
             return None
         if self._turns >= self._limit:
             raise AssertionError(self._endless())

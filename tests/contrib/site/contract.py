@@ -503,11 +503,26 @@ def test_a_worker_leaves_the_other_backends_where_they_are() -> None:
     assert kept("slow") == 1
 
 
+def test_a_task_is_run_at_its_times() -> None:
+    cron = [sys.executable, "-m", "django", "holdfast", "--backend", "scheduled", "cron"]
+    subprocess.run([*cron, "run", "--due"], capture_output=True, check=True)
+    listed = subprocess.run([*cron, "list", "--quiet"], capture_output=True, text=True, check=True)
+    assert listed.stdout == "tick\n"
+    app = application("scheduled")
+    job_id = app.cron_runner().run_now("tick")
+    with app.worker() as worker:
+        app.loop(worker, ["default"], burst=True).run()
+    assert task_backends["scheduled"].get_result(job_id).return_value == 42
+
+
 def test_commands_that_want_an_application_are_told_it() -> None:
     assert with_app(["worker", "start", "--burst"], "m:a") == ["worker", "start", "m:a", "--burst"]
     assert with_app(["queue", "work", "mail"], "m:a") == ["queue", "work", "mail", "--app", "m:a"]
     assert with_app(["doctor"], "m:a") == ["doctor", "--app", "m:a"]
     assert with_app(["worker", "list"], "m:a") == ["worker", "list"]
+    assert with_app(["cronjob", "daemon"], "m:a") == ["cronjob", "daemon", "m:a"]
+    assert with_app(["cronjob", "run", "--due"], "m:a") == ["cronjob", "run", "--due", "--app", "m:a"]
+    assert with_app(["cronjob", "run", "tick"], "m:a") == ["cronjob", "run", "tick"]
     assert with_app([], "m:a") == []
 
 

@@ -51,6 +51,14 @@ TASKS = {
         "BACKEND": "holdfast.contrib.django.HoldfastBackend",
         "OPTIONS": {**QUICK, "url": f"sqlite:///{BASE_DIR / 'slow.db'}", "signing_key": "of the slow ones alone " * 2},
     },
+    "scheduled": {
+        "BACKEND": "holdfast.contrib.django.HoldfastBackend",
+        "OPTIONS": {
+            **QUICK,
+            "url": f"sqlite:///{BASE_DIR / 'scheduled.db'}",
+            "schedules": {"tick": {"every": "1s", "job": "tests.contrib.site.tasks.add", "payload": {"args": [41, 1]}}},
+        },
+    },
     "here": {"BACKEND": "holdfast.contrib.django.HoldfastBackend", "OPTIONS": {**QUICK, "url": "sync://"}},
     "immediate": {"BACKEND": "django_tasks.backends.immediate.ImmediateBackend"},
 }

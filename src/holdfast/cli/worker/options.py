@@ -38,6 +38,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
     app: str | None
     queues: dict[str, int]
+    no_schedules: bool = True
     count: int
     concurrency: int
     allow: tuple[str, ...]
@@ -72,6 +73,11 @@ class StartChoices(Struct, frozen=True, kw_only=True):
             log_level=self.log_level,
         )
 
+    @property
+    def runs_schedules(self) -> bool:
+        """A worker that is about to exit leaves schedules to others."""
+        return not (self.no_schedules or self.burst)
+
     def worker_options(self, settings: Settings) -> WorkerOptions:
         from holdfast.worker.options import WorkerOptions
 
@@ -91,7 +97,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
 def start_options(command: F) -> F:
     """Give a command all options; they become the fields of `StartChoices`."""
-    return with_options((_app_argument, queue_option, *_OPTIONS), command)
+    return with_options((_app_argument, queue_option, _schedules_option, *_OPTIONS), command)
 
 
 def work_options(command: F) -> F:
@@ -111,6 +117,9 @@ queue_option: Final = click.option(
     metavar="A,B",
     help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; "
     "default: the setting default-queue.",
+)
+_schedules_option: Final = click.option(
+    "--no-schedules", is_flag=True, help="Do not run schedules. With --burst, a worker never does."
 )
 size_options: Final = (
     click.option(

@@ -14,8 +14,10 @@ from holdfast import __version__
 from holdfast.app import Holdfast
 from holdfast.cli.options import check_queues
 from holdfast.cli.output import note, write_jsonl, write_lines
+from holdfast.cli.words import instant
 from holdfast.cli.worker.options import StartChoices
 from holdfast.config import find_project
+from holdfast.cron.runner import CronRunner
 from holdfast.errors import UnknownHandler
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
@@ -41,6 +43,7 @@ def run_worker(choices: StartChoices) -> int:
         printer: Printer | None = None if choices.quiet else _documents if choices.as_json else _lines
         if choices.app is None:
             printer = _asking_for_application(printer)
+        schedules = hf.cron_runner(setup.backend) if choices.runs_schedules else None
         service = hf.workers.service(
             hf.engines.get(setup.backend),
             _program(setup),
@@ -49,9 +52,10 @@ def run_worker(choices: StartChoices) -> int:
             notifier=Notifier.from_environment(os.environ),
             probes=None if choices.probe_port is None else (choices.probe_host, choices.probe_port),
             session_dir=hf.deployment.session_directory(setup.backend),
+            schedules=schedules,
         )
         return service.run(
-            lambda probes: _greet(hf, setup.backend, service.supervisor, probes),
+            lambda probes: _greet(hf, setup.backend, service.supervisor, probes, schedules),
             lambda: note(_farewell(service.supervisor)),
         )
 
@@ -81,7 +85,9 @@ def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
     return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.deployment.urls else setup
 
 
-def _greet(hf: Holdfast, backend: str, supervisor: Supervisor, probes: str | None) -> None:
+def _greet(
+    hf: Holdfast, backend: str, supervisor: Supervisor, probes: str | None, schedules: CronRunner | None
+) -> None:
     handlers = [key for key in hf.registry.keys() if key != COMMAND_KEY]  # noqa: SIM118 - not a dict
     report = supervisor.report()
     note(f"holdfast {__version__} · {hf.deployment.location(backend)} · worker {supervisor.id}")
@@ -91,6 +97,8 @@ def _greet(hf: Holdfast, backend: str, supervisor: Supervisor, probes: str | Non
     note(f"queues {', '.join(report.queues)} · handlers {', '.join(handlers) or 'command jobs only'} · {slots}")
     if not handlers and not hf.commands.allowed:
         note("no program is allowed: every command job will be rejected; allow programs with  --allow PROGRAM")
+    if schedules is not None and schedules.next_at is not None:
+        note(f"schedules: next at {instant(schedules.next_at)}")
     if probes is not None:
         note(f"probes at {probes}")
 

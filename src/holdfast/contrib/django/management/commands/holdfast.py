@@ -17,7 +17,7 @@ from holdfast.contrib.django.framework import DEFAULT_TASK_BACKEND_ALIAS
 from holdfast.contrib.django.place import BackendPlace
 from holdfast.queues.keyfiles import KEY_VARIABLE
 
-TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["doctor"])
+TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["cronjob", "daemon"], ["doctor"])
 """The commands that take an application."""
 
 
@@ -33,10 +33,13 @@ class Command(BaseCommand):
             "arguments",
             nargs=REMAINDER,
             metavar="COMMAND ...",
-            help=f"One of {', '.join(COMMANDS)}, with its options; add --help for details.",
+            help=f"One of {', '.join(COMMANDS)}, with its options; add --help for details. `cron` runs schedules until "
+            "stopped; with arguments, it is the same as cronjob.",
         )
 
     def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:
+        if arguments[:1] == ["cron"]:
+            arguments = ["cronjob", *(arguments[1:] or ["daemon"])]
         try:
             place = backend_of(backend).place
         except ImproperlyConfigured as problem:
@@ -59,14 +62,15 @@ class Command(BaseCommand):
 
 def takes_app(arguments: list[str]) -> bool:
     """Whether this is a command that takes an application."""
-    return any(arguments[: len(command)] == command for command in TAKE_APP)
+    runs_due = arguments[:2] == ["cronjob", "run"] and "--due" in arguments and "--dry-run" not in arguments
+    return runs_due or any(arguments[: len(command)] == command for command in TAKE_APP)
 
 
 def with_app(arguments: list[str], app: str) -> list[str]:
     """The arguments with the application added."""
     if not takes_app(arguments):
         return arguments
-    if arguments[0] == "worker":
+    if arguments[1:2] in (["start"], ["daemon"]):
         return [*arguments[:2], app, *arguments[2:]]
     return [*arguments, "--app", app]
 
