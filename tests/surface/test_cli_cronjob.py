@@ -352,6 +352,16 @@ def test_a_bare_time_is_one_in_the_zone_of_the_schedule(text: str, zone: str, mo
     assert (frozen.moment, frozen.remark) == (datetime.fromisoformat(f"{moment}+00:00"), remark)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_due"),
+    [("02:29", False), ("02:29:59", False), ("02:30", True), ("02:30:40", True), ("02:31", False)],
+)
+def test_it_is_the_whole_minute_and_no_other(text: str, *, is_due: bool) -> None:
+    nightly = Schedule(name="a", definition=JobDefinition(handler="a"), timing=Cron("30 2 * * *"))
+    due = frozen_at(f"2027-01-10T{text}Z", "UTC", NOW).due(nightly)
+    assert due == (datetime(2027, 1, 10, 2, 30, tzinfo=UTC) if is_due else None)
+
+
 def test_a_time_in_the_gap_is_when_the_schedule_runs(terminal: Terminal) -> None:
     nightly = Schedule(name="a", definition=JobDefinition(handler="a"), timing=Cron("30 2 * * *", "Europe/Berlin"))
     due = frozen_at("2027-03-28 02:30", "Europe/Berlin", NOW).due(nightly)

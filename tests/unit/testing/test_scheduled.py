@@ -121,3 +121,12 @@ def test_a_job_that_fails_on_its_schedule_is_retried_on_the_way(tmp_path: Path) 
     for inline in (False, True):
         with JobKit(hf, inline=inline) as kit:
             assert kit.travel("2h") == {"retried": 2, "succeeded": 2}
+
+
+def test_a_schedule_that_a_job_saves_on_the_way_fires(kit: JobKit, app: Holdfast) -> None:
+    @app.job(cron="0 * * * *")
+    def planner() -> None:
+        app.schedule("planned").define("step", {"name": "planned"}).every("30m").save()
+
+    kit.travel("3h")
+    assert RAN.count(("planned", "planned")) >= 4
