@@ -352,6 +352,16 @@ def test_a_bare_time_is_one_in_the_zone_of_the_schedule(text: str, zone: str, mo
     assert (frozen.moment, frozen.remark) == (datetime.fromisoformat(f"{moment}+00:00"), remark)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_due"),
+    [("02:29", False), ("02:29:59", False), ("02:30", True), ("02:30:40", True), ("02:31", False)],
+)
+def test_it_is_the_whole_minute_and_no_other(text: str, *, is_due: bool) -> None:
+    nightly = Schedule(name="a", definition=JobDefinition(handler="a"), timing=Cron("30 2 * * *"))
+    due = frozen_at(f"2027-01-10T{text}Z", "UTC", NOW).due(nightly)
+    assert due == (datetime(2027, 1, 10, 2, 30, tzinfo=UTC) if is_due else None)
+
+
 def test_a_time_in_the_gap_is_when_the_schedule_runs(terminal: Terminal) -> None:
     nightly = Schedule(name="a", definition=JobDefinition(handler="a"), timing=Cron("30 2 * * *", "Europe/Berlin"))
     due = frozen_at("2027-03-28 02:30", "Europe/Berlin", NOW).due(nightly)
@@ -401,7 +411,9 @@ def test_a_worker_runs_schedules_unless_it_is_told_not_to(terminal: Terminal) ->
 def test_a_missed_schedule_is_red_and_says_what_to_do(terminal: Terminal) -> None:
     terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a")
     assert "✓ schedules  1 on" in terminal("health").out
-    tick(terminal, timedelta(hours=3))
+    # Half an hour after the last one: a run that is a few minutes late would be made up for.
+    in_three_hours = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=30)
+    tick(terminal, in_three_hours - datetime.now(UTC))
     sick = terminal("health", "--json")
     [check] = [check for check in sick.json["checks"] if check["name"] == "schedules"]
     assert (sick.code, check["ok"]) == (1, False)

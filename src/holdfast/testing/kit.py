@@ -294,19 +294,24 @@ class JobKit:
         with self.manual(), self.clock.standing_still():
             until = self.clock.now() + timedelta(seconds=in_seconds("span", span))
             runner = stage.schedules.runner(environment)
-            while (at := runner.next_at) is not None and at <= until:
-                self._run_until(at, drain)
-                self.clock.travel_to(at)
-                runner.tick()
-                runner.prepare()  # a job may have changed a schedule
-            self._run_until(until, drain)
+            cells = runner.schedules.cells
+            changes = cells.changes()
+            while True:
+                at = runner.next_at
+                is_on_the_way = at is not None and at <= until
+                drain.until_us = to_us(at if at is not None and is_on_the_way else until)
+                if (due := drain.next()) is not None:
+                    drain.note(stage.turns.take(due))
+                    if (now := cells.changes()) != changes:  # the job has changed a schedule
+                        runner.prepare()
+                        changes = now
+                elif at is not None and is_on_the_way:
+                    self.clock.travel_to(at)
+                    runner.tick()
+                else:
+                    break
             self.clock.travel_to(until)
         return drain.ended(raise_errors=raise_errors)
-
-    def _run_until(self, instant: datetime, drain: "_Drain") -> None:
-        drain.until_us = to_us(instant)
-        while (due := drain.next()) is not None:
-            drain.note(self._stage.turns.take(due))
 
     def assert_scheduled(self, name: str, *, at: datetime | None = None, environment: str | None = None) -> Schedule:
         """Assert that a schedule exists and runs, at this time if one is given, and return it.

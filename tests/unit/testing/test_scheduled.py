@@ -11,7 +11,7 @@ from holdfast.config import Settings
 from holdfast.cron.scheduler import Scheduler
 from holdfast.testing import JobKit
 
-RAN: list[object] = []
+RAN: list[tuple[str, object]] = []
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_schedules_fire_in_the_time_of_the_test_and_their_jobs_run(kit: JobKit) 
     before = kit.now()
     assert kit.travel("1 day") == {"succeeded": 6}
     assert kit.now() - before >= timedelta(days=1)
-    [(_, instant)] = [one for one in RAN if isinstance(one, tuple) and one[0] == "nightly"]
+    [(_, instant)] = [one for one in RAN if one[0] == "nightly"]
     assert isinstance(instant, datetime)
     assert before < instant <= kit.now()
-    assert [one for one in RAN if one[1] == "import"] == [("parent", "import")] * 4  # type: ignore[index]
+    assert [one for one in RAN if one[1] == "import"] == [("parent", "import")] * 4
     kit.assert_enqueued("step", {"name": "child"}, count=1)
 
 
@@ -121,3 +121,12 @@ def test_a_job_that_fails_on_its_schedule_is_retried_on_the_way(tmp_path: Path) 
     for inline in (False, True):
         with JobKit(hf, inline=inline) as kit:
             assert kit.travel("2h") == {"retried": 2, "succeeded": 2}
+
+
+def test_a_schedule_that_a_job_saves_on_the_way_fires(kit: JobKit, app: Holdfast) -> None:
+    @app.job(cron="0 * * * *")
+    def planner() -> None:
+        app.schedule("planned").define("step", {"name": "planned"}).every("30m").save()
+
+    kit.travel("3h")
+    assert RAN.count(("planned", "planned")) >= 4

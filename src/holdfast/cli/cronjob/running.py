@@ -207,7 +207,7 @@ def run_daemon(*, app: str | None, log_level: str, url: str | None) -> int:
             daemon.stop()
 
         with handling_signals(answer):
-            note(f"holdfast {__version__} · {hf.deployment.location()} · schedules")
+            note(f"holdfast {__version__} · {hf.deployment.location()} · running schedules; press Ctrl-C to stop")
             daemon.run()
     return 0
 

@@ -38,7 +38,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
     app: str | None
     queues: dict[str, int]
-    no_schedules: bool = True
+    no_schedules: bool
     count: int
     concurrency: int
     allow: tuple[str, ...]
