@@ -22,16 +22,15 @@ PURPOSE: Final = "schedule"
 # The cell has room for more than the template.
 MAX_TEMPLATE_BYTES: Final = MAX_CELL_BYTES * 3 // 4
 
+_FIELDS: Final = [one for one in msgspec.structs.fields(JobDefinition) if one.name != "has_traits"]
+
 if TYPE_CHECKING:
     _Job: TypeAlias = JobDefinition
 else:
     # Like a definition, but strict, and without the members that have their default values.
     _Job = msgspec.defstruct(
         "_Job",
-        [
-            (one.name, one.type, *(() if one.default is msgspec.NODEFAULT else (one.default,)))
-            for one in msgspec.structs.fields(JobDefinition)
-        ],
+        [(one.name, one.type, *(() if one.default is msgspec.NODEFAULT else (one.default,))) for one in _FIELDS],
         frozen=True,
         kw_only=True,
         omit_defaults=True,
@@ -86,7 +85,7 @@ def seal_template(schedule: Schedule, revision: int, signer: Signer) -> bytes:
     template = _Template(
         v=TEMPLATE_VERSION,
         revision=revision,
-        job=_Job(**{field: getattr(schedule.definition, field) for field in JobDefinition.__struct_fields__}),
+        job=_Job(**{one.name: getattr(schedule.definition, one.name) for one in _FIELDS}),
         timing=schedule.timing.text(),
         zone=schedule.timing.zone,
         kid=signer.kid,
@@ -120,7 +119,7 @@ def describe_template(wire: bytes) -> Schedule | None:
 def _decoded(content: bytes) -> Template:
     try:
         read = _decoder.decode(content)
-        definition = JobDefinition(**{field: getattr(read.job, field) for field in JobDefinition.__struct_fields__})
+        definition = JobDefinition(**{one.name: getattr(read.job, one.name) for one in _FIELDS})
         schedule = Schedule(
             definition=definition,
             timing=parse_timing(read.timing, read.zone),

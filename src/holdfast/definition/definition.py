@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, TypedDict, Unpack, cast
 
 import msgspec
@@ -35,6 +36,10 @@ _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
 _KEY: Final = f"[^\\t\\n{CONTROLS}{FORMATTING}\\ud800-\\udfff]+"
 _LABEL: Final = f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}"
+
+
+_traits: Final = attrgetter(*JobTraits.__struct_fields__)
+_NO_TRAITS: Final = _traits(JobTraits())
 
 
 class Option(NamedTuple):
@@ -167,8 +172,11 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     on_conflict: OnConflict = OnConflict.IGNORE
     ledger_ttl: float | None = None
     """How long the result of a scheduled job is retained in the ledger of its schedule. Set by the schedule."""
+    has_traits: bool = False
+    """Whether any of `JobTraits` is set. Computed here, because each of many enqueued jobs would pay for it."""
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "has_traits", _traits(self) != _NO_TRAITS)
         check_handler(self.handler)
         if self.queue is not None:
             check_queue(self.queue)

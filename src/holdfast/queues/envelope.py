@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,16 +13,13 @@ from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_message
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
-from holdfast.values import DEFAULT_QUEUE, JobEnvelope, JobTraits, Unique, UniqueScope
+from holdfast.values import DEFAULT_QUEUE, JobEnvelope, Unique, UniqueScope, traits_of
 
 if TYPE_CHECKING:
     from holdfast.definition import JobDefinition
 
 DEFAULT_IDEMPOTENCY_TTL_S: Final = 86_400.0
 _TWELVE_DIGITS: Final = (1 << 48) - 1
-_TRAITS: Final = JobTraits.__struct_fields__
-_traits: Final = attrgetter(*_TRAITS)
-_NO_TRAITS: Final = _traits(JobTraits())
 
 
 class JobIds:
@@ -139,9 +135,8 @@ class EnvelopeFactory:
             kid=self._signer.kid,
         )
         # Most jobs set none of these, and copying them costs more than all of the above.
-        traits = _traits(definition)
-        if traits != _NO_TRAITS:
-            message = msgspec.structs.replace(message, **dict(zip(_TRAITS, traits, strict=True)))
+        if definition.has_traits:
+            message = msgspec.structs.replace(message, **traits_of(definition))
             if message.idempotency_key is not None and message.idempotency_ttl is None:
                 message = msgspec.structs.replace(message, idempotency_ttl=defaults.idempotency_ttl_s)
             if definition.ledger_ttl is not None:
