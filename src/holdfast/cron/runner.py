@@ -387,9 +387,11 @@ class CronRunner:
             except (StateConflict, UnknownParent):
                 # Another runner was faster, or the record of a parent has just been deleted.
                 continue
-            except _DEFINITION_FAILURES as problem:
+            except BackendUnavailable:
+                raise
+            except Exception as problem:
                 if len(names) == 1:
-                    return [*happened, *self._give_up(names[0], now, tick, problem)]
+                    return [*happened, *self._failed(names[0], now, tick, problem)]
                 break
             else:
                 return happened
@@ -397,6 +399,23 @@ class CronRunner:
             self._wake_at(names[0], to_us(now) + MICROSECONDS)
             return happened
         return [*happened, *(one for name in names for one in self._fire([name], now, tick))]
+
+    def _failed(self, name: str, now: datetime, tick: "_Tick", problem: Exception) -> list[Happened]:
+        """Give up the instants of a schedule if its definition is to blame. Otherwise they are fired later; the other
+        schedules do not wait for it.
+        """
+        try:
+            if isinstance(problem, _DEFINITION_FAILURES):
+                return self._give_up(name, now, tick, problem)
+        except BackendUnavailable:
+            raise
+        except Exception as another:
+            problem = another
+        self._report_once(
+            f"{name}\n{problem}", f"schedule '{name}' cannot be fired: {problem}; retrying every {LONGEST_PAUSE_S:g} s"
+        )
+        self._wake_at(name, to_us(now) + int(LONGEST_PAUSE_S) * MICROSECONDS)
+        return []
 
     def _give_up(self, name: str, now: datetime, tick: "_Tick", problem: Exception) -> list[Happened]:
         """Record that the jobs of a schedule could not be enqueued."""

@@ -14,7 +14,7 @@ from holdfast.cron.stored import Definitions, Schedules
 from holdfast.cron.templates import seal_template
 from holdfast.cron.timing import Cron, Every, Timing
 from holdfast.definition import JobDefinition, definition_of
-from holdfast.errors import BackendUnavailable, DefinitionError
+from holdfast.errors import BackendError, BackendUnavailable, DefinitionError
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.state.schedules import (
     CHANGES,
@@ -448,6 +448,37 @@ def test_a_definition_that_cannot_be_enqueued_does_not_stop_the_others(
     assert problem.kind is ProblemKind.FAILED
     advance_to(lab, 120)
     assert {one.outcome for one in runner.tick()} == {FIRED}
+
+
+@pytest.mark.parametrize("failing", ["accept", "find"])
+def test_a_schedule_that_the_engine_refuses_does_not_stop_the_others(
+    lab: Lab, schedules: Schedules, runner: CronRunner, failing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c"):
+        schedules.save(schedule(name))
+    advance_to(lab, 60)
+    runner.step()
+    advance_to(lab, 120)
+    with pytest.MonkeyPatch.context() as patched:
+        call = getattr(lab.engine, failing)
+
+        def refusing(asked: Any, **options: Any) -> Any:
+            ids = asked.ids if isinstance(asked, JobFilter) else [one.id for one in asked]
+            if any(id.startswith("b@") for id in ids):
+                # `find` reads an id from a cursor, which is not signed and may be damaged.
+                raise BackendError("the packet is too large") if failing == "accept" else ValueError("a NUL")
+            return call(asked, **options)
+
+        patched.setattr(lab.engine, failing, refusing)
+        assert 0 < runner.step() <= 1
+        assert [len(schedules.history(name)) for name in ("a", "b", "c")] == [2, 1, 2]
+    assert len([line for line in caplog.messages if "schedule 'b' cannot be fired: " in line]) == 1
+    advance_to(lab, 149)
+    runner.step()
+    assert len(schedules.history("b")) == 1
+    advance_to(lab, 150)
+    runner.step()
+    assert schedules.history("b")[0].tick.outcome is LATE
 
 
 def test_an_engine_that_is_unavailable_delays_the_schedules(
