@@ -276,7 +276,8 @@ class Schedules:
                 plan(before.schedule, Due(instants=tuple(found)), from_us(now_us), refusal=refusal),
                 now_us,
             )
-        if stored is not None and before is None:
+        is_replayed = before is not None and cursor is not None and before.revision < cursor.revision
+        if stored is not None and (before is None or is_replayed):
             writes.append(drop_problem(schedule.name))
         return [*writes, put_cursor(schedule.name, moved, if_version=known.cursor_version), *entries]
 

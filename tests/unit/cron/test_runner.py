@@ -389,10 +389,11 @@ def test_a_template_that_was_not_signed_for_this_schedule_never_fires(
     assert len([line for line in caplog.messages if "schedule 'a' is not fired" in line]) == 1
 
 
+@pytest.mark.parametrize("kind", ["altered", "replayed"])
 def test_an_altered_schedule_fires_again_once_it_is_replaced(
-    lab: Lab, schedules: Schedules, runner: CronRunner
+    lab: Lab, schedules: Schedules, runner: CronRunner, kind: str
 ) -> None:
-    store(lab, "a", alterations(lab, schedules)["altered"])
+    store(lab, "a", alterations(lab, schedules)[kind])
     advance_to(lab, 60)
     runner.step()
     schedules.save(schedule("a", payload="new"))
