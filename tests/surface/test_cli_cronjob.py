@@ -430,6 +430,14 @@ def test_a_runner_that_is_missing_is_red(terminal: Terminal) -> None:
     assert "✗ schedules  no runner is running: 1 schedule overdue (sync)" in answer.out
 
 
+def test_a_schedule_of_another_environment_needs_no_runner_here(terminal: Terminal) -> None:
+    terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a", "--environments", "production")
+    _change_cell(terminal.database, "schedule-cursors", "sync", {"through_us": 1_700_000_000_000_000})
+    assert (terminal("health").code, "overdue" in terminal("doctor").out) == (0, False)
+    terminal("config", "set", "environment", "production")
+    assert (terminal("health").code, "overdue" in terminal("doctor").out) == (1, True)
+
+
 def test_an_altered_schedule_is_red_and_does_not_run(terminal: Terminal) -> None:
     terminal("cronjob", "add", "sync", "--every", "1s", "--job", "a")
     _change_cell(

@@ -40,8 +40,8 @@ class Condition(Struct, frozen=True, kw_only=True):
         return f"{self.on:,} on{f', {self.off:,} off' if self.off else ''}"
 
 
-def condition_of(engine: Engine) -> Condition:
-    """The condition of all schedules in a backend."""
+def condition_of(engine: Engine, environment: str) -> Condition:
+    """The condition of all schedules in a backend. Those of other environments need no runner in this one."""
     schedules = Schedules(engine, Unsigned())
     views = schedules.views()
     if not views:
@@ -54,7 +54,7 @@ def condition_of(engine: Engine) -> Condition:
         view
         for view in views
         if view.schedule is not None and view.through is not None and view.name not in broken
-        if is_overdue(view.schedule, view.through, now)
+        if view.schedule.runs_in(environment) and is_overdue(view.schedule, view.through, now)
     ]
     return Condition(
         on=len(views) - off, off=off, troubles=(*_not_running(overdue), *(one for view in views for one in _of(view)))
@@ -67,7 +67,7 @@ def _not_running(overdue: Sequence[ScheduleView]) -> Iterator[Trouble]:
         names = f"{', '.join(view.name for view in overdue[:_NAMED])}{more}"
         yield Trouble(
             message=f"no runner is running: {counted(len(overdue), 'schedule')} overdue ({names})",
-            advice="start a worker or  holdfast cronjob daemon , in the environments of these schedules",
+            advice="start a worker or  holdfast cronjob daemon",
         )
 
 
