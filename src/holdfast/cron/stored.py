@@ -372,8 +372,8 @@ def vanished_from(source: ScheduleSource) -> str:
 
 
 def _when(schedule: Schedule) -> tuple[object, ...]:
-    """What determines the instants of a schedule."""
-    return schedule.timing, schedule.starts_at, schedule.ends_at
+    """What determines the instants of a schedule. Nobody moves its cursor where it does not apply."""
+    return schedule.timing, schedule.starts_at, schedule.ends_at, schedule.environments
 
 
 def _check_owner(name: str, stored: StoredSchedule, defined: Definitions) -> None:

@@ -539,6 +539,22 @@ def test_a_new_timing_applies_from_now_on_and_the_old_one_is_accounted_for(
     assert (skipped.tick.outcome, skipped.tick.reason) == (SKIPPED, "the schedule was changed before it ran")
 
 
+def test_a_schedule_that_is_new_in_an_environment_applies_from_now_on(lab: Lab, schedules: Schedules) -> None:
+    runner = CronRunner(lab.engine, KEYRING, environment="staging")
+    schedules.save(schedule("a", HOURLY, environments=("production",), catch_up=CatchUp.ALL))
+    advance_to(lab, 24 * 3600 + 1)
+    schedules.save(schedule("a", HOURLY, environments=("production", "staging"), catch_up=CatchUp.ALL))
+    assert runner.tick() == []
+    [entry] = schedules.history("a")
+    assert (entry.tick.outcome, entry.tick.count, entry.tick.reason) == (
+        SKIPPED,
+        24,
+        "the schedule was changed before it ran",
+    )
+    advance_to(lab, 25 * 3600)
+    assert in_short(runner.tick()) == [("a", FIRED, 25 * 3600, 1)]
+
+
 def test_a_new_payload_leaves_the_timing_alone(lab: Lab, schedules: Schedules, runner: CronRunner) -> None:
     schedules.save(schedule("a", HOURLY, payload=1))
     advance_to(lab, 3605)
