@@ -243,6 +243,8 @@ class CronRunner:
         return self._asked_us
 
     def _estimated_us(self) -> int:
+        if self._asked_at == float("-inf"):
+            return self._now_us()
         return self._asked_us + int((self._clock.monotonic() - self._asked_at) * MICROSECONDS)
 
     def _next_us(self) -> int | None:
