@@ -354,6 +354,10 @@ class CronRunner:
         """Enqueue the job of a schedule now, whatever its timing says, and return its id. The ledger is not changed."""
         stored = self._cells.get([name])
         template = self._open(name, stored[name][0]) if name in stored else None
+        cursor, _ = self._cells.cursors([name]).get(name, (None, 0))
+        if template is not None and cursor is not None and template.revision < cursor.revision:
+            self._report(name, ProblemKind.ALTERED, _REPLAYED)
+            template = None
         if template is None:
             self._store_problems()
             raise DefinitionError(f"there is no schedule '{name}' that can be run; see  holdfast cronjob list")

@@ -389,8 +389,11 @@ def test_a_template_that_was_not_signed_for_this_schedule_never_fires(
     assert len([line for line in caplog.messages if "schedule 'a' is not fired" in line]) == 1
 
 
-def test_an_altered_schedule_is_not_run_on_request(lab: Lab, schedules: Schedules, runner: CronRunner) -> None:
-    store(lab, "a", alterations(lab, schedules)["altered"])
+@pytest.mark.parametrize("kind", ["altered", "replayed"])
+def test_an_altered_schedule_is_not_run_on_request(
+    lab: Lab, schedules: Schedules, runner: CronRunner, kind: str
+) -> None:
+    store(lab, "a", alterations(lab, schedules)[kind])
     with pytest.raises(DefinitionError, match="there is no schedule 'a' that can be run"):
         runner.run_now("a")
     problem = schedules.views(["a"])[0].problem
