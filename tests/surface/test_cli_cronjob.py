@@ -258,6 +258,14 @@ def test_a_schedule_is_run_now_in_addition_to_its_times(terminal: Terminal) -> N
     assert history(terminal, "sync") == []
 
 
+def test_running_a_schedule_of_another_backend_stores_no_other_there(terminal: Terminal) -> None:
+    url = f"sqlite:///{terminal.project / 'other.db'}"
+    terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a", "--url", url)
+    terminal.config.write_text(f'allowed-commands = ["true"]\n{BACKUP}')
+    assert terminal("cronjob", "run", "sync", "--url", url).code == 0
+    assert [row["name"] for row in terminal("cronjob", "list", "--url", url, "--json").json] == ["sync"]
+
+
 def test_what_is_due_is_run_once(terminal: Terminal) -> None:
     terminal("config", "set", "allowed-commands", "true")
     terminal("cronjob", "add", "tick", "--every", "1s", "--", "true")
