@@ -446,6 +446,24 @@ def test_a_schedule_of_another_environment_needs_no_runner_here(terminal: Termin
     assert (terminal("health").code, "overdue" in terminal("doctor").out) == (1, True)
 
 
+def test_a_schedule_that_can_never_run_is_red(terminal: Terminal) -> None:
+    def configure(build: int, backup: str) -> None:
+        terminal.config.write_text(f'allowed-commands = ["true"]\nbuild = "{build}"\n{backup}')
+        terminal("cronjob", "run", "--due")
+
+    configure(1, f'{BACKUP}depends-on = ["dump"]\n')
+    answer = terminal("health")
+    assert answer.code == 1
+    assert "✗ schedules  backup is always skipped: it depends on 'dump', which does not exist" in answer.out
+    configure(2, BACKUP)
+    terminal("cronjob", "add", "dump", "--cron", "0 2 * * *", "--depends-on", "backup", "--", "true")
+    assert terminal("health").code == 0
+    configure(3, f'{BACKUP}depends-on = ["dump"]\n')
+    answer = terminal("health")
+    assert answer.code == 1
+    assert "so none of them could run: " in answer.out
+
+
 def test_an_altered_schedule_is_red_and_does_not_run(terminal: Terminal) -> None:
     terminal("cronjob", "add", "sync", "--every", "1s", "--job", "a")
     _change_cell(

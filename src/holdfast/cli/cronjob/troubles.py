@@ -8,7 +8,10 @@ from msgspec import Struct
 from holdfast.cli.words import command, instant
 from holdfast.clock import from_us
 from holdfast.cron.planning import is_overdue
+from holdfast.cron.schedule import check_parents
+from holdfast.cron.scheduler import execution_order
 from holdfast.cron.stored import Schedules, ScheduleView
+from holdfast.errors import DefinitionError
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Unsigned
 from holdfast.state.schedules import Problem, ProblemKind
@@ -56,9 +59,25 @@ def condition_of(engine: Engine, environment: str) -> Condition:
         if view.schedule is not None and view.through is not None and view.name not in broken
         if view.schedule.runs_in(environment) and is_overdue(view.schedule, view.through, now)
     ]
-    return Condition(
-        on=len(views) - off, off=off, troubles=(*_not_running(overdue), *(one for view in views for one in _of(view)))
-    )
+    each = (one for view in views for one in _of(view))
+    return Condition(on=len(views) - off, off=off, troubles=(*_waiting(views), *_not_running(overdue), *each))
+
+
+def _waiting(views: Sequence[ScheduleView]) -> Iterator[Trouble]:
+    """Dependencies with which no run is possible. Programs store their schedules without knowing all of the others."""
+    names = [view.name for view in views]
+    schedules = [view.schedule for view in views if view.schedule is not None]
+    for one in schedules:
+        try:
+            check_parents(one.depends_on, names)
+        except DefinitionError as problem:
+            yield Trouble(
+                message=f"{one.name} is always skipped: {problem}", advice="add that schedule, or change this one"
+            )
+    try:
+        execution_order(schedules)
+    except DefinitionError as problem:
+        yield Trouble(message=str(problem), advice="change the dependencies of one of them")
 
 
 def _not_running(overdue: Sequence[ScheduleView]) -> Iterator[Trouble]:
