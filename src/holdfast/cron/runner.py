@@ -139,7 +139,7 @@ class CronRunner:
         """The private queues of the stored schedules that run inline in this environment."""
         self._problems: dict[str, CellWrite] = {}
         self._settled: dict[int, int] = {}
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: dict[str, str] = {}
         self._changes = -1
         self._asked_us = 0
         # When each of these was done last, by the monotonic clock.
@@ -314,7 +314,7 @@ class CronRunner:
 
     def _report(self, name: str, kind: ProblemKind, message: str) -> None:
         """Report that a schedule cannot be fired: in the log once, and in the backend for as long as it lasts."""
-        self._report_once(f"{name}\n{message}", f"schedule '{name}' is not fired: {message}")
+        self._report_once(name, f"schedule '{name}' is not fired: {message}")
         self._problems[name] = put_problem(name, Problem(kind=kind, message=message, at_us=self._estimated_us()))
         self._stored.pop(name, None)
         self._wake_at(name, None)
@@ -324,9 +324,10 @@ class CronRunner:
             self._cells.state.write(list(self._problems.values()))
             self._problems.clear()
 
-    def _report_once(self, key: str, sentence: str) -> None:
-        if (key, sentence) not in self._reported:
-            self._reported.add((key, sentence))
+    def _report_once(self, what: str, sentence: str) -> None:
+        """Log a sentence, unless it was the last one about this."""
+        if self._reported.get(what) != sentence:
+            self._reported[what] = sentence
             log.error("%s", sentence)
 
     # Firing.
@@ -417,16 +418,14 @@ class CronRunner:
             raise
         except Exception as another:
             problem = another
-        self._report_once(
-            f"{name}\n{problem}", f"schedule '{name}' cannot be fired: {problem}; retrying every {LONGEST_PAUSE_S:g} s"
-        )
+        self._report_once(name, f"schedule '{name}' cannot be fired: {problem}; retrying every {LONGEST_PAUSE_S:g} s")
         self._wake_at(name, to_us(now) + int(LONGEST_PAUSE_S) * MICROSECONDS)
         return []
 
     def _give_up(self, name: str, now: datetime, tick: "_Tick", problem: Exception) -> list[Happened]:
         """Record that the jobs of a schedule could not be enqueued."""
         reason = f"its job could not be enqueued: {problem}"
-        self._report_once(f"{name}\n{reason}", f"schedule '{name}': {reason}")
+        self._report_once(name, f"schedule '{name}': {reason}")
         firings: list[_Firing] = []
         for one in self._plan([name], now, tick):
             decisions = merged(

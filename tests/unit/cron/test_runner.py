@@ -463,6 +463,17 @@ def test_a_definition_that_cannot_be_enqueued_does_not_stop_the_others(
     assert {one.outcome for one in runner.tick()} == {FIRED}
 
 
+def test_a_schedule_that_keeps_failing_fills_no_memory(lab: Lab, schedules: Schedules, runner: CronRunner) -> None:
+    schedules.save(schedule("b"))
+    sizes: set[int] = set()
+    for minute in (1, 2, 3):
+        lab.put(f"b@20260101T000{minute}00Z")
+        advance_to(lab, 60 * minute)
+        runner.step()
+        sizes.add(len(runner._reported))  # pyright: ignore[reportPrivateUsage]
+    assert sizes == {1}
+
+
 @pytest.mark.parametrize("failing", ["accept", "find"])
 def test_a_schedule_that_the_engine_refuses_does_not_stop_the_others(
     lab: Lab, schedules: Schedules, runner: CronRunner, failing: str, caplog: pytest.LogCaptureFixture
