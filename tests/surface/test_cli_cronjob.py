@@ -258,6 +258,14 @@ def test_a_schedule_is_run_now_in_addition_to_its_times(terminal: Terminal) -> N
     assert history(terminal, "sync") == []
 
 
+def test_running_a_schedule_of_another_backend_stores_no_other_there(terminal: Terminal) -> None:
+    url = f"sqlite:///{terminal.project / 'other.db'}"
+    terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a", "--url", url)
+    terminal.config.write_text(f'allowed-commands = ["true"]\n{BACKUP}')
+    assert terminal("cronjob", "run", "sync", "--url", url).code == 0
+    assert [row["name"] for row in terminal("cronjob", "list", "--url", url, "--json").json] == ["sync"]
+
+
 def test_what_is_due_is_run_once(terminal: Terminal) -> None:
     terminal("config", "set", "allowed-commands", "true")
     terminal("cronjob", "add", "tick", "--every", "1s", "--", "true")
@@ -428,6 +436,32 @@ def test_a_runner_that_is_missing_is_red(terminal: Terminal) -> None:
     answer = terminal("health")
     assert answer.code == 1
     assert "✗ schedules  no runner is running: 1 schedule overdue (sync)" in answer.out
+
+
+def test_a_schedule_of_another_environment_needs_no_runner_here(terminal: Terminal) -> None:
+    terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a", "--environments", "production")
+    _change_cell(terminal.database, "schedule-cursors", "sync", {"through_us": 1_700_000_000_000_000})
+    assert (terminal("health").code, "overdue" in terminal("doctor").out) == (0, False)
+    terminal("config", "set", "environment", "production")
+    assert (terminal("health").code, "overdue" in terminal("doctor").out) == (1, True)
+
+
+def test_a_schedule_that_can_never_run_is_red(terminal: Terminal) -> None:
+    def configure(build: int, backup: str) -> None:
+        terminal.config.write_text(f'allowed-commands = ["true"]\nbuild = "{build}"\n{backup}')
+        terminal("cronjob", "run", "--due")
+
+    configure(1, f'{BACKUP}depends-on = ["dump"]\n')
+    answer = terminal("health")
+    assert answer.code == 1
+    assert "✗ schedules  backup is always skipped: it depends on 'dump', which does not exist" in answer.out
+    configure(2, BACKUP)
+    terminal("cronjob", "add", "dump", "--cron", "0 2 * * *", "--depends-on", "backup", "--", "true")
+    assert terminal("health").code == 0
+    configure(3, f'{BACKUP}depends-on = ["dump"]\n')
+    answer = terminal("health")
+    assert answer.code == 1
+    assert "so none of them could run: " in answer.out
 
 
 def test_an_altered_schedule_is_red_and_does_not_run(terminal: Terminal) -> None:

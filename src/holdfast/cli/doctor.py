@@ -218,7 +218,7 @@ def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
     yield from heartbeat_findings(workers, now_us=time.time_ns() // 1000, lease_s=subject.deployment.settings.lease)
     yield from worker_findings(workers, subject.app)
     yield from queue_findings(counts, workers, engine.pauses(), subject.app)
-    yield from schedule_findings(engine, workers)
+    yield from schedule_findings(engine, workers, subject.deployment.settings.environment)
     if subject.app is not None:
         yield from handler_findings(engine, subject.resolve, subject.app)
     elif any(view.state is WorkerState.LIVE for view in workers):

@@ -194,7 +194,7 @@ def _jobs(site: Site, level: str, max_wait_s: float) -> Checks:
     ]
     live = [view for view in workers if view.state is WorkerState.LIVE]
     yield _served(waiting, live, paused)
-    yield from _schedules(engine)
+    yield from _schedules(engine, site.deployment.settings.environment)
     if level == FULL:
         yield _lost(workers)
         waits = engine.oldest_waits()
@@ -214,11 +214,11 @@ def _served(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]
     return Check(name="workers", ok=not missing, message=f"{len(live):,} live{without}")
 
 
-def _schedules(engine: Engine) -> Checks:
+def _schedules(engine: Engine, environment: str) -> Checks:
     """The schedules, if there are any. A missed one stays a failure for a day."""
     from holdfast.cli.cronjob.troubles import condition_of
 
-    condition = condition_of(engine)
+    condition = condition_of(engine, environment)
     for trouble in condition.troubles:
         yield Check(
             name="schedules",

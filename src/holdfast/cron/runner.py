@@ -139,7 +139,7 @@ class CronRunner:
         """The private queues of the stored schedules that run inline in this environment."""
         self._problems: dict[str, CellWrite] = {}
         self._settled: dict[int, int] = {}
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: dict[str, str] = {}
         self._changes = -1
         self._asked_us = 0
         # When each of these was done last, by the monotonic clock.
@@ -243,6 +243,8 @@ class CronRunner:
         return self._asked_us
 
     def _estimated_us(self) -> int:
+        if self._asked_at == float("-inf"):
+            return self._now_us()
         return self._asked_us + int((self._clock.monotonic() - self._asked_at) * MICROSECONDS)
 
     def _next_us(self) -> int | None:
@@ -312,7 +314,7 @@ class CronRunner:
 
     def _report(self, name: str, kind: ProblemKind, message: str) -> None:
         """Report that a schedule cannot be fired: in the log once, and in the backend for as long as it lasts."""
-        self._report_once(f"{name}\n{message}", f"schedule '{name}' is not fired: {message}")
+        self._report_once(name, f"schedule '{name}' is not fired: {message}")
         self._problems[name] = put_problem(name, Problem(kind=kind, message=message, at_us=self._estimated_us()))
         self._stored.pop(name, None)
         self._wake_at(name, None)
@@ -322,9 +324,10 @@ class CronRunner:
             self._cells.state.write(list(self._problems.values()))
             self._problems.clear()
 
-    def _report_once(self, key: str, sentence: str) -> None:
-        if (key, sentence) not in self._reported:
-            self._reported.add((key, sentence))
+    def _report_once(self, what: str, sentence: str) -> None:
+        """Log a sentence, unless it was the last one about this."""
+        if self._reported.get(what) != sentence:
+            self._reported[what] = sentence
             log.error("%s", sentence)
 
     # Firing.
@@ -352,6 +355,10 @@ class CronRunner:
         """Enqueue the job of a schedule now, whatever its timing says, and return its id. The ledger is not changed."""
         stored = self._cells.get([name])
         template = self._open(name, stored[name][0]) if name in stored else None
+        cursor, _ = self._cells.cursors([name]).get(name, (None, 0))
+        if template is not None and cursor is not None and template.revision < cursor.revision:
+            self._report(name, ProblemKind.ALTERED, _REPLAYED)
+            template = None
         if template is None:
             self._store_problems()
             raise DefinitionError(f"there is no schedule '{name}' that can be run; see  holdfast cronjob list")
@@ -387,9 +394,11 @@ class CronRunner:
             except (StateConflict, UnknownParent):
                 # Another runner was faster, or the record of a parent has just been deleted.
                 continue
-            except _DEFINITION_FAILURES as problem:
+            except BackendUnavailable:
+                raise
+            except Exception as problem:
                 if len(names) == 1:
-                    return [*happened, *self._give_up(names[0], now, tick, problem)]
+                    return [*happened, *self._failed(names[0], now, tick, problem)]
                 break
             else:
                 return happened
@@ -398,10 +407,25 @@ class CronRunner:
             return happened
         return [*happened, *(one for name in names for one in self._fire([name], now, tick))]
 
+    def _failed(self, name: str, now: datetime, tick: "_Tick", problem: Exception) -> list[Happened]:
+        """Give up the instants of a schedule if its definition is to blame. Otherwise they are fired later; the other
+        schedules do not wait for it.
+        """
+        try:
+            if isinstance(problem, _DEFINITION_FAILURES):
+                return self._give_up(name, now, tick, problem)
+        except BackendUnavailable:
+            raise
+        except Exception as another:
+            problem = another
+        self._report_once(name, f"schedule '{name}' cannot be fired: {problem}; retrying every {LONGEST_PAUSE_S:g} s")
+        self._wake_at(name, to_us(now) + int(LONGEST_PAUSE_S) * MICROSECONDS)
+        return []
+
     def _give_up(self, name: str, now: datetime, tick: "_Tick", problem: Exception) -> list[Happened]:
         """Record that the jobs of a schedule could not be enqueued."""
         reason = f"its job could not be enqueued: {problem}"
-        self._report_once(f"{name}\n{reason}", f"schedule '{name}': {reason}")
+        self._report_once(name, f"schedule '{name}': {reason}")
         firings: list[_Firing] = []
         for one in self._plan([name], now, tick):
             decisions = merged(

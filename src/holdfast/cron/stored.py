@@ -276,7 +276,8 @@ class Schedules:
                 plan(before.schedule, Due(instants=tuple(found)), from_us(now_us), refusal=refusal),
                 now_us,
             )
-        if stored is not None and before is None:
+        is_replayed = before is not None and cursor is not None and before.revision < cursor.revision
+        if stored is not None and (before is None or is_replayed):
             writes.append(drop_problem(schedule.name))
         return [*writes, put_cursor(schedule.name, moved, if_version=known.cursor_version), *entries]
 
@@ -371,8 +372,8 @@ def vanished_from(source: ScheduleSource) -> str:
 
 
 def _when(schedule: Schedule) -> tuple[object, ...]:
-    """What determines the instants of a schedule."""
-    return schedule.timing, schedule.starts_at, schedule.ends_at
+    """What determines the instants of a schedule. Nobody moves its cursor where it does not apply."""
+    return schedule.timing, schedule.starts_at, schedule.ends_at, schedule.environments
 
 
 def _check_owner(name: str, stored: StoredSchedule, defined: Definitions) -> None:

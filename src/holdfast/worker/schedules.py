@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from holdfast.cron.runner import CronRunner
+from holdfast.errors import BackendUnavailable
 from holdfast.worker.loop import WorkerLoop
 
 log = logging.getLogger("holdfast.cron")
@@ -50,9 +51,23 @@ class ScheduleDaemon:
         with ScheduleThread(self._runner):
             while not self._stopped.wait(INLINE_LOOK_S):
                 if queues := self._runner.inline_queues:
-                    self._running = self._loop(queues)
-                    if not self._stopped.is_set():
-                        self._running.run()
+                    self._run_inline(queues)
+
+    def _run_inline(self, queues: Sequence[str]) -> None:
+        try:
+            self._running = self._loop(queues)
+            if not self._stopped.is_set():
+                self._running.run()
+        except Exception as problem:
+            # One outage must not end the daemon; the runner in the thread goes on too.
+            expected = isinstance(problem, BackendUnavailable)
+            log.log(
+                logging.WARNING if expected else logging.ERROR,
+                "inline jobs cannot be run: %s; retrying in %g s",
+                problem,
+                INLINE_LOOK_S,
+                exc_info=None if expected else problem,
+            )
 
     def stop(self) -> None:
         """Fire nothing more. A running job finishes."""

@@ -12,7 +12,7 @@ from holdfast.clock import ManualClock
 from holdfast.config import Settings
 from holdfast.cron.scheduler import Scheduler
 from holdfast.cron.timing import Cron
-from holdfast.errors import DefinitionError
+from holdfast.errors import BackendUnavailable, DefinitionError
 from holdfast.values import JobFilter, TickOutcome
 from holdfast.worker.schedules import ScheduleDaemon, ScheduleThread
 
@@ -223,3 +223,28 @@ def test_a_daemon_runs_inline_jobs_with_one_attempt_and_records_how_they_ended(t
         entry = next(one for one in hf.stored_schedules().history("inline") if one.result is not None)
         assert entry.result is not None
         assert (entry.result.state, entry.result.reason) == (JobState.DEAD, "ValueError: broken")
+
+
+def test_a_daemon_outlives_an_outage_while_it_runs_inline_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Holdfast("memory://", settings=Settings(), directory=tmp_path) as hf:
+
+        @hf.job
+        def quick() -> None:
+            daemon.stop()
+
+        hf.schedule("inline").job(quick).every("1s").inline().save()
+        reap, outages = hf.backend().reap_expired, ["no route to host"]
+
+        def unavailable_once() -> int:
+            if outages:
+                raise BackendUnavailable(outages.pop())
+            return reap()
+
+        monkeypatch.setattr(hf.backend(), "reap_expired", unavailable_once)
+        daemon = ScheduleDaemon(hf.cron_runner(), lambda queues: hf.loop(hf.worker(), queues, burst=True))
+        daemon.run()
+        assert "inline jobs cannot be run: no route to host; retrying in 1 s" in caplog.text
+        jobs = hf.backend().find(JobFilter()).jobs
+        assert JobState.COMPLETED in {job.state for job in jobs}

@@ -14,7 +14,7 @@ from holdfast.cron.stored import Definitions, Schedules
 from holdfast.cron.templates import seal_template
 from holdfast.cron.timing import Cron, Every, Timing
 from holdfast.definition import JobDefinition, definition_of
-from holdfast.errors import BackendUnavailable, DefinitionError
+from holdfast.errors import BackendError, BackendUnavailable, DefinitionError
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.state.schedules import (
     CHANGES,
@@ -389,10 +389,23 @@ def test_a_template_that_was_not_signed_for_this_schedule_never_fires(
     assert len([line for line in caplog.messages if "schedule 'a' is not fired" in line]) == 1
 
 
-def test_an_altered_schedule_fires_again_once_it_is_replaced(
-    lab: Lab, schedules: Schedules, runner: CronRunner
+@pytest.mark.parametrize("kind", ["altered", "replayed"])
+def test_an_altered_schedule_is_not_run_on_request(
+    lab: Lab, schedules: Schedules, runner: CronRunner, kind: str
 ) -> None:
-    store(lab, "a", alterations(lab, schedules)["altered"])
+    store(lab, "a", alterations(lab, schedules)[kind])
+    with pytest.raises(DefinitionError, match="there is no schedule 'a' that can be run"):
+        runner.run_now("a")
+    problem = schedules.views(["a"])[0].problem
+    assert problem is not None
+    assert problem.kind is ProblemKind.ALTERED
+
+
+@pytest.mark.parametrize("kind", ["altered", "replayed"])
+def test_an_altered_schedule_fires_again_once_it_is_replaced(
+    lab: Lab, schedules: Schedules, runner: CronRunner, kind: str
+) -> None:
+    store(lab, "a", alterations(lab, schedules)[kind])
     advance_to(lab, 60)
     runner.step()
     schedules.save(schedule("a", payload="new"))
@@ -450,6 +463,48 @@ def test_a_definition_that_cannot_be_enqueued_does_not_stop_the_others(
     assert {one.outcome for one in runner.tick()} == {FIRED}
 
 
+def test_a_schedule_that_keeps_failing_fills_no_memory(lab: Lab, schedules: Schedules, runner: CronRunner) -> None:
+    schedules.save(schedule("b"))
+    sizes: set[int] = set()
+    for minute in (1, 2, 3):
+        lab.put(f"b@20260101T000{minute}00Z")
+        advance_to(lab, 60 * minute)
+        runner.step()
+        sizes.add(len(runner._reported))  # pyright: ignore[reportPrivateUsage]
+    assert sizes == {1}
+
+
+@pytest.mark.parametrize("failing", ["accept", "find"])
+def test_a_schedule_that_the_engine_refuses_does_not_stop_the_others(
+    lab: Lab, schedules: Schedules, runner: CronRunner, failing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c"):
+        schedules.save(schedule(name))
+    advance_to(lab, 60)
+    runner.step()
+    advance_to(lab, 120)
+    with pytest.MonkeyPatch.context() as patched:
+        call = getattr(lab.engine, failing)
+
+        def refusing(asked: Any, **options: Any) -> Any:
+            ids = asked.ids if isinstance(asked, JobFilter) else [one.id for one in asked]
+            if any(id.startswith("b@") for id in ids):
+                # `find` reads an id from a cursor, which is not signed and may be damaged.
+                raise BackendError("the packet is too large") if failing == "accept" else ValueError("a NUL")
+            return call(asked, **options)
+
+        patched.setattr(lab.engine, failing, refusing)
+        assert 0 < runner.step() <= 1
+        assert [len(schedules.history(name)) for name in ("a", "b", "c")] == [2, 1, 2]
+    assert len([line for line in caplog.messages if "schedule 'b' cannot be fired: " in line]) == 1
+    advance_to(lab, 149)
+    runner.step()
+    assert len(schedules.history("b")) == 1
+    advance_to(lab, 150)
+    runner.step()
+    assert schedules.history("b")[0].tick.outcome is LATE
+
+
 def test_an_engine_that_is_unavailable_delays_the_schedules(
     lab: Lab,
     schedules: Schedules,
@@ -505,6 +560,22 @@ def test_a_new_timing_applies_from_now_on_and_the_old_one_is_accounted_for(
     fired, skipped = schedules.history("a")
     assert fired.tick.outcome is FIRED
     assert (skipped.tick.outcome, skipped.tick.reason) == (SKIPPED, "the schedule was changed before it ran")
+
+
+def test_a_schedule_that_is_new_in_an_environment_applies_from_now_on(lab: Lab, schedules: Schedules) -> None:
+    runner = CronRunner(lab.engine, KEYRING, environment="staging")
+    schedules.save(schedule("a", HOURLY, environments=("production",), catch_up=CatchUp.ALL))
+    advance_to(lab, 24 * 3600 + 1)
+    schedules.save(schedule("a", HOURLY, environments=("production", "staging"), catch_up=CatchUp.ALL))
+    assert runner.tick() == []
+    [entry] = schedules.history("a")
+    assert (entry.tick.outcome, entry.tick.count, entry.tick.reason) == (
+        SKIPPED,
+        24,
+        "the schedule was changed before it ran",
+    )
+    advance_to(lab, 25 * 3600)
+    assert in_short(runner.tick()) == [("a", FIRED, 25 * 3600, 1)]
 
 
 def test_a_new_payload_leaves_the_timing_alone(lab: Lab, schedules: Schedules, runner: CronRunner) -> None:

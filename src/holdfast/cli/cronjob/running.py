@@ -85,7 +85,8 @@ def _enqueue(names: Sequence[str], url: str | None) -> dict[str, str]:
         return {}
     with Holdfast(deployment=deployment_at(url)) as hf:
         runner = hf.cron_runner()
-        runner.prepare()
+        if url is None:  # otherwise, the schedules in the settings belong to another backend
+            runner.prepare()
         return {name: runner.run_now(name) for name in names}
 
 

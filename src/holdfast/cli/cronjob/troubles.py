@@ -8,7 +8,10 @@ from msgspec import Struct
 from holdfast.cli.words import command, instant
 from holdfast.clock import from_us
 from holdfast.cron.planning import is_overdue
+from holdfast.cron.schedule import check_parents
+from holdfast.cron.scheduler import execution_order
 from holdfast.cron.stored import Schedules, ScheduleView
+from holdfast.errors import DefinitionError
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Unsigned
 from holdfast.state.schedules import Problem, ProblemKind
@@ -40,8 +43,8 @@ class Condition(Struct, frozen=True, kw_only=True):
         return f"{self.on:,} on{f', {self.off:,} off' if self.off else ''}"
 
 
-def condition_of(engine: Engine) -> Condition:
-    """The condition of all schedules in a backend."""
+def condition_of(engine: Engine, environment: str) -> Condition:
+    """The condition of all schedules in a backend. Those of other environments need no runner in this one."""
     schedules = Schedules(engine, Unsigned())
     views = schedules.views()
     if not views:
@@ -54,11 +57,27 @@ def condition_of(engine: Engine) -> Condition:
         view
         for view in views
         if view.schedule is not None and view.through is not None and view.name not in broken
-        if is_overdue(view.schedule, view.through, now)
+        if view.schedule.runs_in(environment) and is_overdue(view.schedule, view.through, now)
     ]
-    return Condition(
-        on=len(views) - off, off=off, troubles=(*_not_running(overdue), *(one for view in views for one in _of(view)))
-    )
+    each = (one for view in views for one in _of(view))
+    return Condition(on=len(views) - off, off=off, troubles=(*_waiting(views), *_not_running(overdue), *each))
+
+
+def _waiting(views: Sequence[ScheduleView]) -> Iterator[Trouble]:
+    """Dependencies with which no run is possible. Programs store their schedules without knowing all of the others."""
+    names = [view.name for view in views]
+    schedules = [view.schedule for view in views if view.schedule is not None]
+    for one in schedules:
+        try:
+            check_parents(one.depends_on, names)
+        except DefinitionError as problem:
+            yield Trouble(
+                message=f"{one.name} is always skipped: {problem}", advice="add that schedule, or change this one"
+            )
+    try:
+        execution_order(schedules)
+    except DefinitionError as problem:
+        yield Trouble(message=str(problem), advice="change the dependencies of one of them")
 
 
 def _not_running(overdue: Sequence[ScheduleView]) -> Iterator[Trouble]:
@@ -67,7 +86,7 @@ def _not_running(overdue: Sequence[ScheduleView]) -> Iterator[Trouble]:
         names = f"{', '.join(view.name for view in overdue[:_NAMED])}{more}"
         yield Trouble(
             message=f"no runner is running: {counted(len(overdue), 'schedule')} overdue ({names})",
-            advice="start a worker or  holdfast cronjob daemon , in the environments of these schedules",
+            advice="start a worker or  holdfast cronjob daemon",
         )
 
 

@@ -8,9 +8,9 @@ from holdfast.queues.contract import Engine
 from holdfast.values import WorkerState, WorkerView
 
 
-def schedule_findings(engine: Engine, workers: Sequence[WorkerView]) -> Findings:
+def schedule_findings(engine: Engine, workers: Sequence[WorkerView], environment: str) -> Findings:
     """Find schedules that do not run."""
-    condition = condition_of(engine)
+    condition = condition_of(engine, environment)
     for trouble in condition.troubles:
         report = warning if trouble.is_warning else error
         yield report("schedules", trouble.message, trouble.advice)
