@@ -73,7 +73,7 @@ class Frequencies:
         return self.every_minutes(30)
 
     def hourly(self) -> Self:
-        """At the full hour."""
+        """At the start of each hour."""
         return self._choose("hourly", {_MINUTE.title: "0"})
 
     def hourly_at(self, minute: int) -> Self:
@@ -81,7 +81,7 @@ class Frequencies:
         return self._choose("hourly_at", {_MINUTE.title: str(_check("hourly_at", minute, 0, 59))})
 
     def between_hours(self, first: int, last: int) -> Self:
-        """In the hours from the first to the last one, both included; at the full hour if no minute is set."""
+        """In the hours from the first to the last, inclusive; at the full hour if no minute is set."""
         _check("between_hours", first, 0, 23)
         _check("between_hours", last, 0, 23)
         if last < first:

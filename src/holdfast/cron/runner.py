@@ -99,7 +99,7 @@ class Happened(Struct, frozen=True, kw_only=True):
 
 
 class _Firing(NamedTuple):
-    """A schedule with instants that are due, and what is done with them."""
+    """A schedule with instants that are due, and the decisions about them."""
 
     schedule: Schedule
     due: Due
@@ -110,7 +110,7 @@ class _Firing(NamedTuple):
 
 
 class _ParentIsLater(Exception):
-    """A parent is due at the same instant, and this is not yet accounted for: the child is planned again later."""
+    """A parent is due at the same instant, which is not yet accounted for. The child is planned again later."""
 
 
 class CronRunner:

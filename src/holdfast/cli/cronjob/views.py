@@ -100,9 +100,8 @@ def _last(known: Known) -> str:
     if not known.view.history:
         return NOTHING
     entry = known.view.history[0]
-    what = outcome_of(entry)
     ago = format_duration(max(0.0, (known.now - entry.instant).total_seconds()))
-    return f"{_OPEN if what in (TickOutcome.FIRED, TickOutcome.LATE) else what} {ago} ago"
+    return f"{outcome_of(entry)} {ago} ago"
 
 
 def _next(known: Known) -> str:
