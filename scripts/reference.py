@@ -2,7 +2,7 @@
 
 In `docs/cli.md`, marks name what is between them: the list of commands, the usage of one, its options and examples, the
 exit codes, the documents with a schema, the counters of a worker. A command without a section gets one. In
-`docs/configuration.md`, marks enclose the table of settings and that of the members of a schedule. Everything else on
+`docs/configuration.md`, marks enclose the tables of settings and of the options of a schedule. Everything else on
 the pages is written by hand.
 """
 
@@ -157,9 +157,9 @@ def with_settings(page: str) -> str:
 
 
 def members_table() -> str:
-    """Every member of the table of a schedule as a row of Markdown."""
+    """Every option of a schedule as a row of Markdown."""
     return _table(
-        ["Member", "Range", "Meaning"], [[f"`{one.name}`", _range(one), one.meaning] for one in MEMBERS.values()]
+        ["Option", "Range", "Meaning"], [[f"`{one.name}`", _range(one), one.meaning] for one in MEMBERS.values()]
     )
 
 

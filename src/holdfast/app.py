@@ -142,7 +142,7 @@ class Holdfast:
         self.jobs: dict[str, AnyJob] = {}
         """The jobs made with `job`, by key."""
         self.schedules = DeclaredSchedules(lambda queue: self.deployment.name_for(queue))
-        """Defines schedules: `@hf.schedules` above a function that gets a scheduler."""
+        """Defines schedules: `@hf.schedules` decorates a function that receives a scheduler."""
         self.job = JobDecorator(self, self.registry, self.jobs, self.schedules)
         """Makes a plain or async function a job: `@hf.job`, or with options `@hf.job(queue="mail")`."""
         self.workers = WorkerFactory(
@@ -200,7 +200,7 @@ class Holdfast:
         return JobBuilder(handler, payload, enqueuer=self)
 
     def schedule(self, name: str) -> NamedSchedule:
-        """A schedule that is created or changed at run time: `hf.schedule("nightly").job(report).daily_at("01:00")`,
+        """Create or change a schedule at run time: `hf.schedule("nightly").job(report).daily_at("01:00")`,
         and then `save()`.
         """
         return NamedSchedule(name, self)
@@ -225,7 +225,7 @@ class Holdfast:
         self.stored_schedules(self.deployment.name_for(schedule.definition.queue)).save(schedule)
 
     def checked_schedule(self, schedule: "Schedule") -> "Schedule":
-        """The schedule with the queue of its job. A job that no worker could run is refused."""
+        """Return the schedule with the queue of its job. Jobs that no worker could run are refused."""
         definition = schedule.definition
         if definition.queue is None:
             definition = msgspec.structs.replace(definition, queue=self.settings.default_queue)
@@ -393,7 +393,7 @@ class Holdfast:
     def _located(self, problem: UnknownParent, backend: str) -> UnknownParent:
         """The error about a parent that is not in this backend, with the backend that it is in, if it is in another."""
         for other in self.deployment.urls:
-            with suppress(HoldfastError):  # one that is unavailable must not hide the error
+            with suppress(HoldfastError):  # an unavailable backend must not hide the error
                 if other != backend and self.backend(other).get(problem.parent) is not None:
                     return UnknownParent(problem.job_id, problem.parent, (backend, other))
         return problem

@@ -163,7 +163,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
 
 class OnParentFailure(StrEnum):
-    """What to do with a job if one of its parents is dead or cancelled: cancel it, run it all the same, or let it wait
+    """What to do with a job if one of its parents is dead or cancelled: cancel it, run it anyway, or let it wait
     until the parent has been replayed and completes.
     """
 
@@ -214,7 +214,7 @@ class CatchUp(StrEnum):
 
 class Overlap(StrEnum):
     """What to do at an instant if the previous run of the schedule has not finished: run at the same time, skip this
-    run, or let it wait for the previous one.
+    run, or let it wait until the previous one has finished.
     """
 
     ALLOW = "allow"
@@ -223,8 +223,8 @@ class Overlap(StrEnum):
 
 
 class TickOutcome(StrEnum):
-    """What a schedule did at an instant: it enqueued its job, did so late, did not because of a rule, or should have
-    but did not.
+    """The outcome of an instant: the job was enqueued, was enqueued late, was not enqueued because of a rule, or was
+    not enqueued although it should have been.
     """
 
     FIRED = "fired"

@@ -177,7 +177,7 @@ def _slots() -> Iterable[Case]:
 
 
 def _edges() -> Iterable[Case]:
-    """Rows of edges and notes that belong to no job, or to a job that does not wait."""
+    """Rows of edges and notes that do not belong to a job, or belong to a job that does not wait."""
     edge = {"parent": 1, "child": 1, "policy": 0, "outcome": 0}
     yield beside("note on no job", do("insert", "notes", parent=LARGEST))
     for column, values in {"parent": (LARGEST, NOT_UTF8), "child": (LARGEST, NOT_UTF8), "outcome": (2, 9)}.items():

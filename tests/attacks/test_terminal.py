@@ -140,8 +140,8 @@ def _poison_workers(connection: sqlite3.Connection) -> None:
 
 
 def _poison_schedules(connection: sqlite3.Connection) -> None:
-    """Poison everything about the known schedules, and add one whose name is hostile, one that is none, and entries
-    for them.
+    """Corrupt everything about the known schedules, and add one with a hostile name, one that is not a schedule, and
+    ledger entries for both.
     """
     cells = "SELECT key, value FROM holdfast_cells WHERE kind = ?"
     insert = "INSERT OR REPLACE INTO holdfast_cells VALUES (?, ?, ?, 1, NULL)"

@@ -55,7 +55,7 @@ def steps_through() -> Generator[None]:
 def interleaved(
     watch: Cursor, first: Callable[[], object], second: Callable[[], object], steps: tuple[int, int]
 ) -> tuple[object, object]:
-    """The answers of two calls: the first executes so many statements, then the second, and then both continue."""
+    """The answers of two calls: the first executes this many statements, then the second, and then both continue."""
     leading = Stepping(first, pause_before=steps[0])
     until(leading.has_stopped, "the first call to pause")
     following = Stepping(second, pause_before=steps[1])

@@ -1,4 +1,4 @@
-"""Stepping calls of the PostgreSQL engine through their statements, and looking at its tables past it."""
+"""Steps calls of the PostgreSQL engine through their statements, and accesses its tables directly."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def execute(engine: PostgresEngine, statement: str) -> list[tuple[Any, ...]]:
-    """Execute a statement past the engine."""
+    """Execute a statement directly, bypassing the engine."""
     text = engine.connections.sql(statement)
 
     def run(connection: Connection) -> list[tuple[Any, ...]]:
@@ -38,7 +38,7 @@ def open_transaction(engine: PostgresEngine) -> Generator["psycopg.Connection[An
 
 
 class Stepped(Generic[T]):
-    """A call in another thread, which executes as many statements as it may."""
+    """A call in another thread, which executes only as many statements as it is allowed to."""
 
     def __init__(self, pool: ThreadPoolExecutor, watch: "psycopg.Connection[Any]", act: Callable[[], T]) -> None:
         self._changed = threading.Condition()
@@ -63,7 +63,7 @@ class Stepped(Generic[T]):
             self._is_at_gate = False
 
     def step(self, statements: int) -> None:
-        """Let it execute this many more statements. Returns when it has, or when it waits for a lock or has ended."""
+        """Let it execute this many more statements. Returns when it has done so, waits for a lock, or has finished."""
         with self._changed:
             self._permits += statements
             self._changed.notify_all()

@@ -415,7 +415,7 @@ def test_notes_that_another_process_has_locked_do_not_hold_up_the_next(
 
 
 def _leave_what_is_noted(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something, but resolve no notes, like a process that was stopped after its commit."""
+    """Do something without resolving notes, like a process that was killed after its commit."""
 
     def leave(*_: object) -> None:
         pass

@@ -103,7 +103,7 @@ def stages(first: range, second: range) -> Iterator[tuple[int, tuple[int, int]]]
 def interleaved(
     stepping: Stepping, first: Callable[[], Any], second: Callable[[], Any], steps: tuple[int, int]
 ) -> tuple[Any, Any]:
-    """The answers of two calls: the first executes so many statements, then the second, and then both continue."""
+    """The answers of two calls: the first executes this many statements, then the second, and then both continue."""
     calls = [stepping(first), stepping(second)]
     for call, number in zip(calls, steps, strict=True):
         call.step(number)
@@ -335,7 +335,7 @@ def test_a_reschedule_that_waits_for_the_release_of_a_child_does_not_block_it_ag
 
 
 def _leave_notes(*_: object) -> None:
-    """Resolve nothing, like a process that was stopped after its commit."""
+    """Resolve nothing, like a process that was killed after its commit."""
 
 
 def test_a_parent_that_was_replayed_and_completed_before_anything_was_resolved_releases_its_children(

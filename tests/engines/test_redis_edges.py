@@ -100,7 +100,7 @@ def test_edges_cost_plain_jobs_one_command_a_batch(lab: Lab, client: Any) -> Non
         lab.advance(1)
         return cost(client, lambda: lab.engine.settle(ends))
 
-    costs(1)  # the server gets to know the scripts
+    costs(1)  # loads the scripts into the server
     before = [costs(number) for number in (1, 100)]
     put_family(lab, 10)
     assert [costs(number) for number in (1, 100)] == [number + 1 for number in before]
@@ -339,7 +339,7 @@ INDEXES = ("watched", "notes", "parents:child", "children:a", "children:b", "par
 
 
 def maintain(lab: Lab) -> None:
-    """Do what every worker does for all."""
+    """Do the maintenance that every worker does for all queues."""
     lab.engine.repair()
     lab.engine.tidy()
     lab.engine.repair()

@@ -170,7 +170,7 @@ class Stepping:
 
 
 class Crew:
-    """Eight runners on handles of their own. A killed one is replaced by a new one."""
+    """Eight runners, each with its own engine handle. A killed runner is replaced by a new one."""
 
     def __init__(self, lab: Lab, choices: random.Random, deadliness: float) -> None:
         self._lab = lab
@@ -248,7 +248,7 @@ def test_each_instant_is_fired_once_by_eight_runners_that_are_killed_at_any_step
     hours = 24 if IS_LONG else 2
     crew = Crew(lab, choices, deadliness=0.02)
     while lab.now() < start + timedelta(hours=hours):
-        # Now and then nobody is running for a while.
+        # Now and then, no runner is running for a while.
         is_outage = choices.random() < 0.03
         crew.advance(choices.uniform(1000, 3000) if is_outage else choices.choice([1, 5, 20, 120]))
         crew.work()

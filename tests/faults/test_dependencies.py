@@ -92,7 +92,7 @@ def run_while_workers_die(yard: Yard, graph: Graph, dice: random.Random) -> None
     workers = [yard.worker("--count", "2", lease_s=2) for _ in range(2)]
     for _ in range(KILLS):
         reached = len(yard.ledger()) + dice.randint(1, max(2, len(graph) // (2 * KILLS)))
-        until(lambda: len(yard.ledger()) >= reached or not _is_open(yard), "the workers to get on")  # noqa: B023
+        until(lambda: len(yard.ledger()) >= reached or not _is_open(yard), "the workers to make progress")  # noqa: B023
         victim = workers.pop(0)
         slayer.kill(victim.pid)
         victim.kill()

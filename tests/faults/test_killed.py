@@ -80,7 +80,7 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
     while len(slayer.victims) < kills:
         ids += yard.put("brief", 15)  # on average as many as the test waits for, so that jobs are always waiting
         reached = len(yard.ledger()) + dice.randint(0, 30)
-        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        until(lambda: len(yard.ledger()) >= reached, "the workers to make progress")  # noqa: B023
         place = dice.randrange(len(workers))
         victim, kind = workers[place], dice.choice(["child", "child", "child", "child", "guardian", "worker"])
         kin = victim.kin()

@@ -92,7 +92,7 @@ def test_a_server_killed_again_and_again_loses_no_accepted_job_and_its_workers_r
     gaps: list[int] = []
     for _ in range(KILLS):
         reached = len(yard.ledger()) + dice.randint(50, 200)
-        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        until(lambda: len(yard.ledger()) >= reached, "the workers to make progress")  # noqa: B023
         server.kill()
         _refuses(engine)
         server.start()

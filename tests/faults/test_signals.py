@@ -69,7 +69,7 @@ def test_workers_asked_to_leave_at_any_moment_start_no_job_twice(yard: Yard, see
     for _ in range(30 if yard.is_on_file else 4):
         ids += yard.put("brief", 15)  # on average as many as the test waits for, so that jobs are always waiting
         reached = len(yard.ledger()) + dice.randint(0, 30)
-        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        until(lambda: len(yard.ledger()) >= reached, "the workers to make progress")  # noqa: B023
         leaver = workers.pop(0)
         leaver.send(dice.choice([signal.SIGTERM, signal.SIGINT]))
         workers.append(yard.worker(lease_s=600))
@@ -94,7 +94,7 @@ def test_workers_stopped_twice_at_any_moment_lose_no_job(yard: Yard, seed: int) 
         ids += yard.put("slow", 4) + yard.put("brief", 4)
         if number % 3:
             reached = len(yard.ledger()) + dice.randint(0, 4)
-            until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+            until(lambda: len(yard.ledger()) >= reached, "the workers to make progress")  # noqa: B023
             leaver = workers.pop(0)
         else:
             # One that is in the middle of a job, however fast or slow the machine is.

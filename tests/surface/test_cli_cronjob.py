@@ -1,4 +1,4 @@
-"""Schedules on the command line: `holdfast cronjob`, and what `worker start`, `health` and `doctor` make of them."""
+"""Schedules on the command line: `holdfast cronjob`, and how `worker start`, `health` and `doctor` treat them."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from .terminal import Terminal
 
 NOW = datetime(2027, 1, 10, 12, 30, tzinfo=UTC)
 BACKUP = '[schedules.backup]\ncron = "0 2 * * *"\ntimezone = "Europe/Berlin"\ncommand = ["true"]\n'
-# Defines a schedule and says on stderr that it was imported.
+# Defines a schedule, and prints on stderr that it was imported.
 SHOP = """
 import sys
 from holdfast import Holdfast
@@ -102,7 +102,7 @@ def test_a_job_is_scheduled_with_its_arguments_and_options(terminal: Terminal) -
 def test_adding_again_replaces_and_adding_the_same_changes_nothing(terminal: Terminal) -> None:
     add = ["cronjob", "add", "poll", "--job", "poll", "--every"]
     assert terminal(*add, "90s").out == "✓ poll added\n"
-    assert terminal(*add, "90s").out == "• poll is already like this\n"
+    assert terminal(*add, "90s").out == "• poll is unchanged\n"
     assert terminal(*add, "60s").out == "✓ poll replaced\n"
     assert schedule(terminal, "poll")["schedule"] == "every 1m"
 
@@ -111,8 +111,8 @@ def test_adding_again_replaces_and_adding_the_same_changes_nothing(terminal: Ter
     ("words", "code", "problem"),
     [
         (["--cron", "0 2 * *", "--", "true"], 2, "cron '0 2 * *' has 4 fields"),
-        (["--", "true"], 2, "pass --cron or --every"),
-        (["--cron", "@daily", "--every", "90s", "--", "true"], 2, "pass --cron or --every"),
+        (["--", "true"], 2, "pass either --cron or --every"),
+        (["--cron", "@daily", "--every", "90s", "--", "true"], 2, "pass either --cron or --every"),
         (["--cron", "@daily"], 2, "nothing to run; pass a command after --, or --job KEY"),
         (["--cron", "@daily", "--", "rm", "-rf"], 4, "command 'rm' is not allowed here"),
         (["--cron", "@daily", "--jitter", "soon", "--", "true"], 2, "jitter = 'soon': must be a number of seconds"),
@@ -198,7 +198,7 @@ def test_a_schedule_in_the_settings_is_listed_before_anything_has_stored_it(term
 
 def test_a_schedule_of_another_environment_is_listed_as_such(terminal: Terminal) -> None:
     terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a", "--environments", "production")
-    assert schedule(terminal, "sync")["reason"] == "only in production"
+    assert schedule(terminal, "sync")["reason"] == "limited to production"
     terminal("config", "set", "environment", "production")
     assert schedule(terminal, "sync")["runs"] is True
 
@@ -234,7 +234,7 @@ def test_the_next_times_are_in_the_zone_and_say_where_clocks_change(terminal: Te
     instants = terminal("cronjob", "next", "a", "-n", "12", "--json").json
     changed = [each["local"] for each in instants if each["note"]]
     assert changed
-    assert all("clocks have changed to +0" in each["note"] for each in instants if each["note"])
+    assert all("clocks changed to +0" in each["note"] for each in instants if each["note"])
     lines = terminal("cronjob", "next", "a", "-n", "12").out.splitlines()
     assert [line.split("  ")[0] for line in lines] == [each["local"] for each in instants]
     in_utc = terminal("cronjob", "next", "a", "-n", "1", "--utc").out
@@ -293,7 +293,7 @@ def test_inline_jobs_run_in_the_command_and_decide_its_exit_code(terminal: Termi
         ("", "nothing to run; pass the names of schedules to run them now, --due to run everything that is due"),
         ("sync --due", "pass names or --due, not both"),
         ("sync --only sync", "pass names or --only, not both"),
-        ("sync --enqueue", "--enqueue goes with --test-time"),
+        ("sync --enqueue", "--enqueue requires --test-time"),
         ("--test-time soon", "'soon' is not a time"),
         ("--due --only other", "there is no schedule 'other'"),
     ],
@@ -347,7 +347,7 @@ def test_at_a_frozen_time_nothing_runs_unless_asked_to(terminal: Terminal) -> No
             "2027-10-31 02:30",
             "Europe/Berlin",
             "2027-10-31T00:30",
-            "2027-10-31 02:30 comes twice in Europe/Berlin; this is the first one",
+            "2027-10-31 02:30 occurs twice in Europe/Berlin; using the first occurrence",
         ),
         ("2027-03-28T02:30+02:00", "Europe/Berlin", "2027-03-28T00:30", ""),
         ("2027-03-28 02:30", "UTC", "2027-03-28T02:30", ""),
@@ -419,7 +419,7 @@ def test_a_worker_runs_schedules_unless_it_is_told_not_to(terminal: Terminal) ->
 def test_a_missed_schedule_is_red_and_says_what_to_do(terminal: Terminal) -> None:
     terminal("cronjob", "add", "sync", "--every", "1h", "--job", "a")
     assert "✓ schedules  1 on" in terminal("health").out
-    # Half an hour after the last one: a run that is a few minutes late would be made up for.
+    # Half an hour after the last one: a run that is only a few minutes late would still take place.
     in_three_hours = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=30)
     tick(terminal, in_three_hours - datetime.now(UTC))
     sick = terminal("health", "--json")
@@ -485,7 +485,7 @@ def test_a_schedule_that_vanished_from_the_settings_is_a_warning(terminal: Termi
     terminal("cronjob", "run", "--due")
     answer = terminal("health")
     assert answer.code == 0
-    assert "⚠ schedules  backup is no longer defined in the settings since " in answer.out
+    assert "⚠ schedules  backup does not run: it is no longer defined in the settings (since " in answer.out
     assert "holdfast cronjob remove backup" in answer.out
     assert terminal("cronjob", "remove", "backup").code == 0
     assert "schedules" not in terminal("health").out

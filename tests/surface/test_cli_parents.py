@@ -1,4 +1,4 @@
-"""Jobs that depend on others, on the command line: enqueueing them, what reading commands say of them, and `graph`."""
+"""Jobs that depend on others, on the command line: enqueueing them, the output of reading commands, and `graph`."""
 
 import json
 import sqlite3
@@ -187,7 +187,7 @@ def test_a_cancelled_child_names_the_parent_and_how_to_run_both(diamond: Termina
     fail(hf, "extract")
     assert lines(diamond("show", "clean").out, "why") == [
         "a job that it depends on failed: extract (dead)",
-        "to retry them and this job:  holdfast retry extract",
+        "to run this job, retry that job:  holdfast retry extract",
     ]
     assert "clean was cancelled: parent-failed" in diamond("wait", "clean").err
     answer = diamond("retry", "extract")
@@ -202,7 +202,7 @@ def test_a_child_that_waits_for_a_failed_parent_says_that_it_must_be_retried(ter
     fail(hf, "a")
     waiting, advice = lines(terminal("show", "b").out, "why")
     assert waiting.endswith(" for 1 job: a (dead)")
-    assert advice == "failed jobs complete only if they are retried:  holdfast retry a"
+    assert advice == "this job runs only if the failed jobs are retried and complete:  holdfast retry a"
     assert lines(terminal("show", "b").out, "on failure") == ["wait if a job that it depends on fails"]
 
 

@@ -123,8 +123,8 @@ def test_members_can_be_written_with_underscores_and_a_command_as_text(folder: P
         ('cron = "@daily"', "set command or job"),
         ('cron = "@daily"\ncommand = []', "command = []: the command is empty; pass a program and its arguments"),
         ('cron = "@daily"\ncommand = "ls"\npayload = {}', "payload is only valid for a job, not for a command"),
-        ('cron = "@daily"\njob = "x"\nstart-at = 1', "a schedule has no member 'start-at'; did you mean 'starts-at'?"),
-        ('cron = "@daily"\njob = "x"\n"" = 1', "a schedule has no member ''; known members: cron, every, timezone"),
+        ('cron = "@daily"\njob = "x"\nstart-at = 1', "a schedule has no option 'start-at'; did you mean 'starts-at'?"),
+        ('cron = "@daily"\njob = "x"\n"" = 1', "a schedule has no option ''; known options: cron, every, timezone"),
         ('cron = "@daily"\njob = "x"\ncatch-up-limit = 0', "catch-up-limit = 0 is out of range: it must be between 1"),
     ],
 )
@@ -139,7 +139,7 @@ def test_an_error_names_the_table_and_the_member(folder: Path, table: str, probl
         ("schedules = 5", "schedules = 5 in /holdfast.toml:1: must be a table of schedules, such as {backup = {cron"),
         (
             "[schedules]\nx = 5",
-            "schedules in /holdfast.toml:1: [schedules.x] must be a table with members such as cron",
+            "schedules in /holdfast.toml:1: [schedules.x] must be a table with options such as cron",
         ),
         ('[schedules."a b"]\ncron = "@daily"\njob = "x"', "[schedules.a b] 'a b' is not a valid name for a schedule"),
         (

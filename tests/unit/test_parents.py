@@ -72,7 +72,10 @@ def test_what_is_no_list_of_jobs_is_refused(hf: Holdfast, parents: Any) -> None:
     [
         ({"on_parent_failure": "run"}, "on_parent_failure has no effect without after; set after as well"),
         ({"after": ["a"], "on_parent_failure": "retry"}, "on_parent_failure must be 'cancel', 'run', 'wait', not"),
-        ({"after": [f"a{n}" for n in range(1001)]}, "a job can depend on up to 1,000 jobs, not 1,001; let it depend"),
+        (
+            {"after": [f"a{n}" for n in range(1001)]},
+            "a job can depend on up to 1,000 jobs, not 1,001; add intermediate jobs",
+        ),
         ({"after": ["a"], "unique": "k", "on_conflict": "replace"}, "a job that replaces another one cannot have"),
         ({"after": ["a b"]}, "'a b' is not a valid job id"),
     ],
@@ -182,7 +185,7 @@ def test_a_job_that_is_no_parent_is_a_key_error_that_names_the_parents(hf: Holdf
     child = reads.options(after=["parent"], on_parent_failure="run").enqueue()
     parent.cancel()
     run_all(hf)
-    assert alone.view().last_error == "KeyError: \"this job does not depend on job 'other'; it depends on no job\""
+    assert alone.view().last_error == "KeyError: \"this job does not depend on job 'other'; it has no parents\""
     assert child.view().last_error == "KeyError: \"this job does not depend on job 'other'; it depends on parent\""
 
 
@@ -216,7 +219,7 @@ def test_a_parent_without_a_result_is_an_error_that_says_why(hf: Holdfast) -> No
     assert child.status() is JobState.COMPLETED
     assert found == {
         "dead": "job 'dead' is dead (failed): ValueError: no luck",
-        "deleted": "job 'deleted' has no record; it was deleted after this job had started to wait for it",
+        "deleted": "the record of job 'deleted' was deleted while this job was waiting or running",
         "cancelled": "job 'cancelled' was cancelled: not needed",
         "replayed": "job 'dead' has no result yet: it is pending",
     }

@@ -1,4 +1,4 @@
-"""A worker as a program fires schedules: its children run the jobs, also the inline ones, and the ledger says so."""
+"""A worker as a program fires schedules: its children run all jobs, and the ledger records them."""
 
 import signal
 import sys

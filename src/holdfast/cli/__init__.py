@@ -26,7 +26,10 @@ SECTIONS: Final = {
         "run": ("holdfast.cli.run:run", "Run one command as a durable job and exit with its code."),
         "list": ("holdfast.cli.jobs:list_jobs", "List jobs, newest first."),
         "show": ("holdfast.cli.jobs:show", "Show one job and its history."),
-        "graph": ("holdfast.cli.jobs:graph", "Draw the jobs that a job depends on, and those that depend on it."),
+        "graph": (
+            "holdfast.cli.jobs:graph",
+            "Show the jobs that a job depends on, and those that depend on it, as a tree.",
+        ),
         "logs": ("holdfast.cli.logs:logs", "Print a job's output."),
         "wait": ("holdfast.cli.wait:wait", "Wait until jobs finish."),
         "cancel": ("holdfast.cli.cancel:cancel", "Cancel waiting or running jobs."),

@@ -79,7 +79,7 @@ def health(level: str | None, max_wait: float, url: str | None, as_json: bool) -
     If --url is the address of a worker's probes, --live checks whether the worker's loop is running. It does not query
     the database: a database outage is not a reason to restart workers. Otherwise --live checks whether the engine
     responds, --ready also checks whether each queue with jobs has a worker and whether schedules run, and --full also
-    checks whether a worker is lost or a job has waited too long. A missed run of a schedule is reported for 24 hours.
+    checks whether a worker is lost or a job has waited too long. A missed run is reported for 24 hours.
     This command does not create files or tables.
 
     \b
@@ -215,7 +215,7 @@ def _served(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]
 
 
 def _schedules(engine: Engine, environment: str) -> Checks:
-    """The schedules, if there are any. A missed one stays a failure for a day."""
+    """The schedules, if there are any. A missed run is a failure for a day."""
     from holdfast.cli.cronjob.troubles import condition_of
 
     condition = condition_of(engine, environment)

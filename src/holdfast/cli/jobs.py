@@ -165,7 +165,7 @@ def show(job_id: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def graph(job_id: str, depth: int, limit: int, url: str | None, as_json: bool) -> None:
-    """Draw the jobs that a job depends on, and those that depend on it.
+    """Show the jobs that a job depends on, and those that depend on it, as a tree.
 
     \b
     Examples:

@@ -119,13 +119,18 @@ def _dependent(job: JobView, relatives: Relatives, now: datetime) -> list[str]:
         number = f"{relatives.open_parents} of " if relatives.open_parents < len(job.after) else ""
         found = [f"has been waiting{since} for {number}{counted(len(job.after), 'job')}: {_named(waits_for)}"]
         failed = [one for one in waits_for if one.state in (JobState.DEAD, JobState.CANCELLED)]
-        return [*found, f"failed jobs complete only if they are retried:  {_retry(failed)}"] if failed else found
+        return (
+            [*found, f"this job runs only if the failed jobs are retried and complete:  {_retry(failed)}"]
+            if failed
+            else found
+        )
     if job.state is JobState.CANCELLED and job.cancel_reason == PARENT_FAILED:
         failed = [one for one in relatives.parents if one.outcome is EdgeOutcome.CANCELLED]
         if not failed:
             return ["a job that it depends on failed and was deleted"]
         several = "jobs that it depends on failed" if len(failed) > 1 else "a job that it depends on failed"
-        return [f"{several}: {_named(failed)}", f"to retry them and this job:  {_retry(failed)}"]
+        parents = "those jobs" if len(failed) > 1 else "that job"
+        return [f"{several}: {_named(failed)}", f"to run this job, retry {parents}:  {_retry(failed)}"]
     return []
 
 

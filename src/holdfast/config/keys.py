@@ -19,7 +19,7 @@ DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
 _Table: TypeAlias = Literal["lists", "texts", "urls", "rates", "schedules"]
-# Kinds of members of a schedule.
+# Kinds of options of a schedule.
 _Member: TypeAlias = Literal["command", "instant", "value"]
 Kind: TypeAlias = (
     Literal[
@@ -377,17 +377,17 @@ KEYS: Final = {
         Key(
             name="environment",
             kind="environment",
-            meaning="name of this environment, such as production, for schedules that run only in some; default: none",
+            meaning="name of this environment, such as production; a schedule can be limited to some; default: none",
         ),
         Key(
             name="build",
             kind="text",
-            meaning="version of the application, of which the newest defines the schedules; default: a digest of them",
+            meaning="version of the application; the newest one in use defines the schedules; default: their digest",
         ),
         Key(
             name="schedules",
             kind="schedules",
-            meaning='tables of schedules by name, such as backup = {cron = "0 2 * * *", command = ["backup"]}',
+            meaning='table of schedules, name = options, such as backup = {cron = "0 2 * * *", command = ["backup"]}',
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""The tables `[schedules.NAME]` of the configuration file: their members, and the schedules that they define."""
+"""The tables `[schedules.NAME]` of the configuration file: their options, and the schedules that they define."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,39 +20,50 @@ MEMBERS: Final = {
     member.name: member
     for member in (
         Key(name="cron", kind="text", meaning="cron expression with five fields, or @hourly to @yearly"),
-        Key(name="every", kind="duration", low=1, high=366 * _DAY, meaning="interval, such as 90s; instead of cron"),
+        Key(name="every", kind="duration", low=1, high=366 * _DAY, meaning="interval, such as 90s (instead of cron)"),
         Key(name="timezone", kind="text", meaning="time zone of the cron expression, such as Europe/Berlin"),
         Key(name="command", kind="command", meaning="command to run: a list of arguments, or text without expansions"),
-        Key(name="job", kind="text", meaning="key of the job to enqueue, instead of a command"),
+        Key(name="job", kind="text", meaning="key of the job to enqueue (instead of command)"),
         Key(name="payload", kind="value", meaning="arguments of the job"),
-        Key(name="queue", kind="queue", meaning="queue of the job; default: default-queue"),
-        Key(name="max-retries", kind="count", high=1000, meaning="number of retries; default: max-retries"),
-        Key(name="timeout", kind="duration", high=366 * _DAY, meaning="time limit for one attempt; default: timeout"),
-        Key(name="inline", kind="flag", meaning="run the job in the runner of the schedules instead of a worker"),
+        Key(name="queue", kind="queue", meaning="queue of the job; default: the setting default-queue"),
+        Key(name="max-retries", kind="count", high=1000, meaning="number of retries; default: the setting max-retries"),
+        Key(
+            name="timeout",
+            kind="duration",
+            high=366 * _DAY,
+            meaning="time limit for one attempt; default: the setting timeout",
+        ),
+        Key(name="inline", kind="flag", meaning="run the job in the schedule runner instead of in a worker"),
         Key(name="depends-on", kind="words", meaning="schedules to wait for if they are due at the same instant"),
-        Key(name="environments", kind="words", meaning="run only where the setting environment is one of these"),
+        Key(name="environments", kind="words", meaning="run only in these environments (see the setting environment)"),
         Key(
             name="catch-up",
             kind="text",
             choices=("none", "last", "all"),
-            meaning="what to run of the instants that passed while no runner was running",
+            meaning="which runs to catch up on after a period without a runner; default: none",
         ),
-        Key(name="catch-up-limit", kind="count", low=1, high=1000, meaning="limit of catch-up = all"),
+        Key(
+            name="catch-up-limit",
+            kind="count",
+            low=1,
+            high=1000,
+            meaning="maximum number of runs with catch-up = all; default: 10",
+        ),
         Key(
             name="overlap",
             kind="text",
             choices=("allow", "skip", "queue"),
-            meaning="what to do if the previous run has not finished",
+            meaning="what to do if the previous run has not finished; default: allow",
         ),
         Key(name="jitter", kind="duration", high=_DAY, meaning="delay each run by up to this duration"),
         Key(name="starts-at", kind="instant", meaning="do not run before this time"),
         Key(name="ends-at", kind="instant", meaning="do not run after this time"),
         Key(name="enabled", kind="flag", meaning="whether the schedule runs"),
-        Key(name="note", kind="text", meaning="a note for people"),
-        Key(name="owner", kind="text", meaning="the person or team to ask about the schedule"),
+        Key(name="note", kind="text", meaning="a note, shown by cronjob show"),
+        Key(name="owner", kind="text", meaning="the person or team responsible for the schedule"),
     )
 }
-# The members that a schedule has under the same name.
+# The options that have the same name in a `Schedule`.
 _SAME: Final = (
     *("depends_on", "environments", "catch_up", "catch_up_limit", "overlap", "jitter", "enabled", "inline"),
     *("note", "owner"),
@@ -60,7 +71,7 @@ _SAME: Final = (
 
 
 def parse_schedules(raw: object) -> dict[str, dict[str, Any]]:
-    """The members of each table by its name, checked; durations are in seconds."""
+    """The options of each table by its name, checked; durations are in seconds."""
     if not isinstance(raw, dict):
         raise ValueError('must be a table of schedules, such as {backup = {cron = "0 2 * * *", command = ["backup"]}}')
     tables: dict[str, dict[str, Any]] = {}
@@ -85,7 +96,7 @@ def configured_schedules(settings: Settings) -> list["Schedule"]:
 
 
 def schedules_origin(settings: Settings) -> str:
-    """The origin of these schedules. Projects that share a backend differ by their application."""
+    """The origin of these schedules: projects that share a backend are told apart by their application."""
     package = settings.app.partition(":")[0].partition(".")[0]
     return f"{OWN_FILE}:{package}" if package else OWN_FILE
 
@@ -103,7 +114,7 @@ def schedule_of(name: str, table: Mapping[str, Any]) -> "Schedule":
     same: dict[str, Any] = {member: given[member] for member in _SAME if member in given}
     for at in ("starts_at", "ends_at"):
         moment: datetime | None = given.get(at)
-        # A time without an offset is one in the time zone of the schedule.
+        # A time without an offset is in the time zone of the schedule.
         same[at] = moment if moment is None or moment.tzinfo else moment.replace(tzinfo=zone_named(zone))
     return Schedule(name=name, definition=_definition(given), timing=timing, **same)
 
@@ -131,13 +142,13 @@ def _members(raw: object) -> dict[str, Any]:
     from holdfast.config.kinds import check_value
 
     if not isinstance(raw, dict):
-        raise ConfigError("must be a table with members such as cron and command")
+        raise ConfigError("must be a table with options such as cron and command")
     members: dict[str, Any] = {}
     for spelled, value in cast("dict[str, object]", raw).items():
         name = spelled.replace("_", "-").lower()
         if name not in MEMBERS:
-            hint = did_you_mean(name, MEMBERS) or f"known members: {', '.join(MEMBERS)}"
-            raise ConfigError(f"a schedule has no member {abridged(repr(spelled))}; {hint}")
+            hint = did_you_mean(name, MEMBERS) or f"known options: {', '.join(MEMBERS)}"
+            raise ConfigError(f"a schedule has no option {abridged(repr(spelled))}; {hint}")
         if name in members:
             raise ConfigError(f"{name} is set twice, with a dash and with an underscore; remove one")
         members[name] = check_value(MEMBERS[name], value)
@@ -167,7 +178,7 @@ def parse_argv(raw: object) -> tuple[str, ...]:
 
 
 def parse_moment(raw: object) -> datetime:
-    """A point in time; without an offset, one in the time zone of the schedule."""
+    """A point in time. Without an offset, it is in the time zone of the schedule."""
     if isinstance(raw, str):
         try:
             return datetime.fromisoformat(raw)

@@ -85,7 +85,7 @@ class ScheduleStore(Protocol):
 
 
 class NamedSchedule:
-    """A schedule that is stored with the jobs, and needs no deploy."""
+    """A schedule that is managed at run time, without a deployment."""
 
     def __init__(self, name: str, store: ScheduleStore) -> None:
         self.name = name

@@ -159,7 +159,7 @@ def _expanded(expression: str, field: Field, term: str) -> range:
         low = _number(expression, field, term, first)
         high = _number(expression, field, term, last) if last else (field.high if step else low)
         if high < low:
-            raise _problem(expression, field, term, f"a range goes up; write {_turned(field, first, last)}")
+            raise _problem(expression, field, term, f"a range must be ascending; write {_turned(field, first, last)}")
     return range(low, high + 1, int(step or 1))
 
 
@@ -175,7 +175,7 @@ def _number(expression: str, field: Field, term: str, text: str) -> int:
 
 
 def _turned(field: Field, first: str, last: str) -> str:
-    """The range that goes up and means what this one was meant to mean."""
+    """The ascending ranges that cover what this range was meant to cover."""
     if field is _WEEKDAY and last in ("0", "SUN"):
         return f"{field.names.index(first) if first in field.names else first}-7"
     highest, lowest = (field.names[-1], field.names[0]) if first in field.names else (field.high, field.low)

@@ -1,8 +1,8 @@
-"""`Frequencies`: the methods that say when a schedule is due, such as `daily_at("01:00")`.
+"""`Frequencies`: the methods that set when a schedule is due, such as `daily_at("01:00")`.
 
-Each method sets its own fields of a cron expression, in any order, and each field can be set once. What is left unset
-does not depend on the order either: without a time it is midnight, without an hour every hour, without a minute the
-full hour, and without a day every day.
+Each method sets its own fields of a cron expression, in any order, and each field can be set once. The defaults do not
+depend on the order either: without a time, it is midnight; without an hour, every hour; without a minute, the full
+hour; and without a day, every day.
 """
 
 import re
@@ -28,7 +28,7 @@ class _Setting(NamedTuple):
 
 
 class Frequencies:
-    """Says when a schedule is due. `timing()` returns the immutable value."""
+    """Sets when a schedule is due. `timing()` returns the immutable value."""
 
     _settings: Mapping[str, _Setting] = MappingProxyType({})
     _interval: Every | None = None
@@ -54,7 +54,7 @@ class Frequencies:
         return self._choose("every_minute", {_MINUTE.title: "*"})
 
     def every_minutes(self, minutes: int) -> Self:
-        """At minute 0 of each hour and every so many minutes after it. The number must divide 60."""
+        """At minute 0 of each hour, and then at this interval in minutes. The interval must divide 60."""
         _check("every_minutes", minutes, 1, 30)
         if 60 % minutes:
             raise DefinitionError(
@@ -73,7 +73,7 @@ class Frequencies:
         return self.every_minutes(30)
 
     def hourly(self) -> Self:
-        """At the full hour."""
+        """At the start of each hour."""
         return self._choose("hourly", {_MINUTE.title: "0"})
 
     def hourly_at(self, minute: int) -> Self:
@@ -81,7 +81,7 @@ class Frequencies:
         return self._choose("hourly_at", {_MINUTE.title: str(_check("hourly_at", minute, 0, 59))})
 
     def between_hours(self, first: int, last: int) -> Self:
-        """In the hours from the first to the last one, both included; at the full hour if no minute is set."""
+        """In the hours from the first to the last, inclusive; at the full hour if no minute is set."""
         _check("between_hours", first, 0, 23)
         _check("between_hours", last, 0, 23)
         if last < first:
@@ -137,7 +137,7 @@ class Frequencies:
         return self._choose("monthly", {_DAY.title: "1", **_at("monthly", time)})
 
     def days_of_month(self, days: Collection[int]) -> Self:
-        """On these days of the month, such as `[1, 15]`. A month that does not have a day leaves it out."""
+        """On these days of the month, such as `[1, 15]`. Days that a month does not have are skipped."""
         return self._choose("days_of_month", {_DAY.title: _list("days_of_month", days, _DAY)})
 
     def months(self, months: Collection[int]) -> Self:
@@ -161,7 +161,7 @@ class Frequencies:
         if not values:
             raise DefinitionError(
                 "the schedule has no timing; call daily_at('01:00'), every('90s'), cron('0 2 * * *') or another method "
-                "that says when it is due"
+                "that sets one"
             )
         hour = values.get(_HOUR.title, "*" if _MINUTE.title in values else "0")
         minute = values.get(_MINUTE.title, "0")
@@ -176,8 +176,8 @@ class Frequencies:
         day, weekday = settings.get(_DAY.title), settings.get(_WEEKDAY.title)
         if day is not None and weekday is not None and day.method != weekday.method:
             raise DefinitionError(
-                f"{day.method}() sets the day of month and {weekday.method}() the day of week; in cron, a day that "
-                "matches one of them is enough. Leave out one of them, write cron('0 0 * * MON#1') for the first "
+                f"{day.method}() sets the day of month and {weekday.method}() the day of week; in cron, a day "
+                "needs to match only one of them. Leave out one of them, write cron('0 0 * * MON#1') for the first "
                 "Monday of the month, or write the expression with cron()"
             )
         self._settings = settings

@@ -1,7 +1,7 @@
-"""What to do with each instant of a schedule that is due. Pure functions: the runner reads and writes the state.
+"""Decides what to do with each due instant of a schedule. Pure functions: the runner reads and writes the state.
 
-An instant that passed at most five minutes ago is run, but only the last of several, unless the schedule catches up.
-Earlier ones are missed, unless the schedule catches up.
+Unless the schedule catches up, only the last instant is run, and only if it passed at most five minutes ago. All others
+are missed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ class PreviousRun(Struct, frozen=True, kw_only=True):
 
 
 class WaitFor(Struct, frozen=True):
-    """The parent runs at the same instant, as this job."""
+    """The parent runs at the same instant. This is its job."""
 
     job_id: str
 
@@ -54,12 +54,12 @@ class Refusal(Struct, frozen=True):
 
 
 ParentRun: TypeAlias = WaitFor | Refusal | None
-"""The run of a parent at an instant; None if it is not due then, so that the child does not wait."""
+"""The run of a parent at an instant; None if the parent is not due, so the child does not wait."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What to do at an instant, or with `count` instants from `first` on, up to this one. If the outcome has a job, it
-    waits for the jobs `after`.
+    """The decision about an instant, or about `count` instants from `first` up to this one. If the outcome has a job,
+    the job waits for the jobs `after`.
     """
 
     instant: datetime
@@ -95,7 +95,7 @@ def plan(
     previous: PreviousRun | None = None,
     parents: Callable[[str, datetime], ParentRun] = lambda _name, _instant: None,
 ) -> list[Decision]:
-    """What to do with each instant that is due. A `refusal` is the reason why the schedule does not run at all."""
+    """Decide about each instant that is due. A `refusal` is the reason why the schedule does not run at all."""
     if refusal:
         skipped = [Decision(instant=one, outcome=TickOutcome.SKIPPED, reason=refusal) for one in due.instants]
         return merged(skipped)
@@ -136,9 +136,9 @@ def _why_missed(schedule: Schedule, *, is_old: bool) -> str:
         case CatchUp.NONE:
             return NOT_RUNNING
         case CatchUp.LAST:
-            return f"{NOT_RUNNING}, and only the last run is caught up"
+            return f"{NOT_RUNNING}; catch-up is limited to the last run"
         case CatchUp.ALL:
-            return f"{NOT_RUNNING}, and at most {schedule.catch_up_limit:,} runs are caught up"
+            return f"{NOT_RUNNING}; catch-up is limited to {schedule.catch_up_limit:,} runs"
 
 
 def _restrained(
@@ -204,7 +204,7 @@ def jitter_of(schedule: Schedule, instant: datetime) -> float:
 
 
 def ledger_ttl(schedule: Schedule, instant: datetime) -> float:
-    """How long an entry of the ledger is retained: 30 days, but at most 5,000 runs, and at least 40."""
+    """The retention time of an entry in the ledger: 30 days, but at most 5,000 runs, and at least 40."""
     following = schedule.timing.next_after(instant)
     interval = LEDGER_S if following is None else (following - instant).total_seconds()
     return min(max(LEDGER_RUNS * interval, min(LEDGER_S, LEDGER_MOST_RUNS * interval)), _LEDGER_LIMIT_S)

@@ -1,4 +1,4 @@
-"""`CronRunner`: fires the schedules that are stored in a backend. Any number may run; each instant is fired once.
+"""`CronRunner`: fires the schedules stored in a backend. Any number of runners can run; each instant is fired once.
 
 A commit moves the cursor of a schedule, on the condition that it has not moved, and stores the job and the entry in
 the ledger. If the condition fails, another runner has fired the instant. What is due is decided by the engine's clock;
@@ -77,16 +77,16 @@ BEAT_S: Final = 30.0
 RELOAD_S: Final = 300.0
 LONGEST_PAUSE_S: Final = 30.0
 INLINE_QUEUE: Final = "schedules-inline"
-"""The private queue of jobs that run in the runner. Those of an environment have a queue of their own."""
+"""The private queue of inline jobs, which run in the runner. Each environment has its own."""
 
 _SHORTEST_S: Final = 0.001
 _MOST_JOBS: Final = 1000
-_REPLAYED: Final = "an earlier version of it was put back"
+_REPLAYED: Final = "its template was replaced by an earlier version"
 _DEFINITION_FAILURES: Final = (DefinitionError, EnvelopeRejected, IdConflict, NotSupported, ValueError)
 
 
 class Happened(Struct, frozen=True, kw_only=True):
-    """What a tick did at an instant of a schedule, or at `count` instants from `first` on, up to this one."""
+    """The outcome of a tick for an instant of a schedule, or for `count` instants from `first` up to this one."""
 
     schedule: str
     instant: datetime
@@ -99,7 +99,7 @@ class Happened(Struct, frozen=True, kw_only=True):
 
 
 class _Firing(NamedTuple):
-    """A schedule with instants that are due, and what is done with them."""
+    """A schedule with instants that are due, and the decisions about them."""
 
     schedule: Schedule
     due: Due
@@ -110,7 +110,7 @@ class _Firing(NamedTuple):
 
 
 class _ParentIsLater(Exception):
-    """A parent is due at the same instant, and this is not yet accounted for: the child is planned again later."""
+    """A parent is due at the same instant, which is not yet accounted for. The child is planned again later."""
 
 
 class CronRunner:
@@ -155,7 +155,7 @@ class CronRunner:
     # The loop.
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Fire schedules until `wait` returns True, which it is given the seconds to wait: `stop.wait` of an event."""
+        """Fire schedules until `wait` returns True. It gets the number of seconds to wait, like `Event.wait`."""
         pause = 0.0
         while not wait(pause):
             pause = self.step()
@@ -208,7 +208,7 @@ class CronRunner:
             except BackendUnavailable:
                 raise
             except Exception:
-                # What is stored is fired all the same.
+                # The stored schedules are fired anyway.
                 log.exception("schedules defined in %s could not be stored; retrying in %g s", defined.origin, BEAT_S)
         self._beat_at = now
 
@@ -226,7 +226,7 @@ class CronRunner:
         if done.saved:
             log.info("stored %s defined in %s", counted(len(done.saved), "schedule"), defined.origin)
         for name in done.vanished:
-            log.warning("schedule '%s' is no longer defined in %s; it does not run", name, defined.origin)
+            log.warning("schedule '%s' is no longer defined in %s and will not run", name, defined.origin)
 
     def _pause(self) -> float:
         next_us = self._next_us()
@@ -294,7 +294,7 @@ class CronRunner:
         self._wake_at(schedule.name, None if following is None else to_us(following))
 
     def _open(self, name: str, stored: StoredSchedule) -> Template | None:
-        """The verified template, or None if there is none that this program may fire, which is reported."""
+        """The verified template, or None if this program must not fire the schedule, which is reported."""
         known = self._verified.get(name)
         if known is not None and known[0] == stored.template:
             return known[1]
@@ -313,8 +313,8 @@ class CronRunner:
         return template
 
     def _report(self, name: str, kind: ProblemKind, message: str) -> None:
-        """Report that a schedule cannot be fired: in the log once, and in the backend for as long as it lasts."""
-        self._report_once(name, f"schedule '{name}' is not fired: {message}")
+        """Report that a schedule cannot be fired: once in the log, and in the backend until it is fixed."""
+        self._report_once(name, f"schedule '{name}' cannot be fired: {message}")
         self._problems[name] = put_problem(name, Problem(kind=kind, message=message, at_us=self._estimated_us()))
         self._stored.pop(name, None)
         self._wake_at(name, None)
@@ -342,7 +342,7 @@ class CronRunner:
         return happened
 
     def preview(self, at: datetime | None = None, *, only: Collection[str] = ()) -> list[Happened]:
-        """What `tick` would do. Nothing is changed."""
+        """Return what `tick` would do, without changing anything."""
 
         def planned(names: Sequence[str], now: datetime, tick: "_Tick") -> list[Happened]:
             firings = self._plan(names, now, tick)
@@ -488,7 +488,7 @@ class CronRunner:
     # Planning.
 
     def _plan(self, names: Sequence[str], now: datetime, tick: "_Tick") -> list[_Firing]:
-        """What is done with the instants of these schedules, read afresh. Names are in the order of execution."""
+        """Plan the instants of these schedules, whose state is read again. Names are in the order of execution."""
         stored, cursors = self._cells.get(names), self._cells.cursors(names)
         switches = self._cells.switches(names)
         due: dict[str, tuple[Schedule, Due, Cursor, int]] = {}
@@ -502,7 +502,7 @@ class CronRunner:
             self._stored[name] = template.schedule
             cursor, version = cursors.get(name, (None, 0))
             if cursor is None:
-                # It was deleted or damaged: nobody knows what was due before.
+                # It was deleted or damaged: what was due before is unknown.
                 cursor = Cursor(through_us=to_us(now), revision=template.revision)
                 due[name] = template.schedule, Due(instants=()), cursor, version
                 continue
@@ -570,7 +570,7 @@ class CronRunner:
         return found
 
     def _add_problems(self, firings: Sequence[_Firing], now: datetime) -> None:
-        """Report instants that were missed, with how many there were."""
+        """Report the instants that were missed, and their number."""
         missed = {one.schedule.name: count for one in firings if (count := _missed(one.decisions))}
         if not missed:
             return
@@ -621,7 +621,7 @@ class _Parents:
             self._ended = runner.ended(ids)
 
     def run_of(self, name: str, instant: datetime) -> ParentRun:
-        """What the parent does at this instant."""
+        """The parent's run at this instant."""
         if self._tick.only and name not in self._tick.only:
             return None
         parent = self._runner.verified(name)
@@ -700,7 +700,7 @@ def _missed(decisions: Iterable[Decision]) -> int:
 
 
 def _counts_as_missed(decision: Decision) -> bool:
-    """Whether an operator has to know. If the next run was due within minutes, it did the work."""
+    """Whether to report it to the operator. If the next run was due within minutes, it replaced this one."""
     return decision.outcome is TickOutcome.MISSED and decision.reason != SUPERSEDED
 
 

@@ -75,7 +75,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
             if instant is not None and instant.tzinfo is None:
                 raise DefinitionError(f"the {what} {instant.isoformat()} has no time zone; pass an aware datetime")
         if self.starts_at is not None and self.ends_at is not None and self.ends_at < self.starts_at:
-            raise DefinitionError(f"it ends at {self.ends_at.isoformat()}, before it starts")
+            raise DefinitionError(f"its end, {self.ends_at.isoformat()}, is before its start")
         if self.overlap is Overlap.QUEUE and self.depends_on:
             # A job has one policy for all of its parents: it cannot run after a failed run and be cancelled by a failed
             # parent.
@@ -146,7 +146,7 @@ class ScheduleBuilder(JobBuilder, Frequencies):
         return self
 
     def environments(self, *environments: str) -> Self:
-        """Run only where the setting `environment` is one of these."""
+        """Run only if the setting `environment` is one of these."""
         self._environments = tuple(dict.fromkeys(map(check_environment, environments)))
         return self
 
@@ -156,21 +156,21 @@ class ScheduleBuilder(JobBuilder, Frequencies):
         return self
 
     def inline(self) -> Self:
-        """Run the job in the runner of the schedules, instead of a worker. It is not retried unless `max_retries` is
+        """Run the job in the schedule runner instead of in a worker. It is not retried unless `max_retries` is
         set.
         """
         self._inline = True
         return self
 
     def catch_up(self, policy: Literal["none", "last", "all"], *, limit: int = 10) -> Self:
-        """What to do with instants that passed while no runner was running: nothing, run the last, or all up to a
+        """Set which of the instants that passed while no runner was running are run: none, the last one, or all up to a
         limit.
         """
         self._catch_up, self._catch_up_limit = _one_of(CatchUp, "catch_up", policy), limit
         return self
 
     def overlap(self, policy: Literal["allow", "skip", "queue"]) -> Self:
-        """What to do if the previous run has not finished: run at the same time, skip this run, or queue it."""
+        """Set what happens if the previous run has not finished: run at the same time, skip this run, or queue it."""
         self._overlap = _one_of(Overlap, "overlap", policy)
         return self
 
@@ -180,22 +180,22 @@ class ScheduleBuilder(JobBuilder, Frequencies):
         return self
 
     def starting(self, instant: datetime) -> Self:
-        """Do not run before this."""
+        """Do not run before this time."""
         self._starts_at = instant
         return self
 
     def ending(self, instant: datetime) -> Self:
-        """Do not run after this."""
+        """Do not run after this time."""
         self._ends_at = instant
         return self
 
     def note(self, note: str) -> Self:
-        """A note for people."""
+        """Set a note, which `cronjob show` prints."""
         self._note = note
         return self
 
     def owner(self, owner: str) -> Self:
-        """The person or team to ask about the schedule."""
+        """Set the person or team responsible for the schedule."""
         self._owner = owner
         return self
 
@@ -204,7 +204,7 @@ class ScheduleBuilder(JobBuilder, Frequencies):
         definition, job_id = self.definition_and_id()
         name = self._name or definition.handler
         if job_id is not None:
-            raise DefinitionError(f"schedule '{name}': each of its jobs gets an id of its own; leave out id()")
+            raise DefinitionError(f"schedule '{name}': each of its jobs gets its own id; leave out id()")
         return Schedule(
             name=name,
             definition=definition,
@@ -232,7 +232,9 @@ class ScheduleBuilder(JobBuilder, Frequencies):
     def save(self) -> Schedule:
         """Store the schedule in its backend. It replaces the one with the same name."""
         if self._save is None:
-            raise RuntimeError("this schedule is defined in the code; the runner stores it when it starts")
+            raise RuntimeError(
+                "a schedule that is defined in the code cannot be saved; the runner stores it when it starts"
+            )
         schedule = self.schedule()
         self._save(schedule)
         return schedule

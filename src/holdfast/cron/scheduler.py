@@ -67,7 +67,7 @@ class Scheduler:
             if ours != theirs:
                 raise DefinitionError(
                     f"schedule '{schedule.name}' is in backend '{ours}' and cannot depend on '{parent}', which is in "
-                    f"backend '{theirs}'; use queues of one backend"
+                    f"backend '{theirs}'; use queues in the same backend"
                 )
 
 

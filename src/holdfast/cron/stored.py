@@ -64,7 +64,7 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
 
     @property
     def refusal(self) -> str:
-        """Why the schedule does not run; empty if it does."""
+        """The reason why the schedule does not run; empty if it does."""
         if self.vanished_at is not None:
             return vanished_from(self.source)
         return "" if self.schedule is None else refusal_of(self.schedule, self.switch)
@@ -88,8 +88,8 @@ class Definitions(Struct, frozen=True, kw_only=True):
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
-    """What was done with the definitions of a program: the names of schedules that were stored or have vanished, and a
-    sentence about each that was refused. Nothing is done if a newer build is in use.
+    """The result of reconciling a program's definitions: the names of schedules that were stored or have vanished, and
+    a sentence about each that was refused. Nothing is done if a newer build is in use.
     """
 
     is_newest: bool
@@ -99,7 +99,7 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """What is stored about a schedule, and the versions of its cells."""
+    """The stored state of a schedule, and the versions of its cells."""
 
     stored: StoredSchedule | None
     version: int
@@ -173,14 +173,14 @@ class Schedules:
         children = [one for one, child in described.items() if child is not None and name in child.depends_on]
         if children:
             raise DefinitionError(
-                f"schedule '{name}' cannot be removed, because '{children[0]}' depends on it; remove '{children[0]}' "
-                "first, or change it"
+                f"schedule '{name}' cannot be removed, because '{children[0]}' depends on it; remove or change "
+                f"'{children[0]}' first"
             )
         self.cells.state.write(removal(name))
         return True
 
     def enable(self, name: str, *, reason: str = "", by: str = "") -> None:
-        """Let a schedule run, whatever its definition says."""
+        """Enable a schedule, even if its definition disables it."""
         self._switch(name, Switch(enabled=True, reason=reason, by=by, at_us=engine_now_us(self._engine)))
 
     def disable(self, name: str, *, reason: str = "", by: str = "") -> None:
@@ -188,8 +188,8 @@ class Schedules:
         self._switch(name, Switch(enabled=False, reason=reason, by=by, at_us=engine_now_us(self._engine)))
 
     def reconcile(self, defined: Definitions) -> Reconciled:
-        """Store the schedules that a program defines, and mark those that it does not define anymore as vanished, if
-        its build is the newest one in use.
+        """Store the schedules that a program defines, and mark those that it no longer defines as vanished, if its
+        build is the newest one in use.
         """
         if not self.beat(defined):
             return Reconciled(is_newest=False)
@@ -198,7 +198,7 @@ class Schedules:
 
     def beat(self, defined: Definitions) -> bool:
         """Report that this build is in use, which a program does every 30 seconds. Returns whether it is the newest one
-        that is.
+        in use.
         """
         if not defined.schedules and not self._of(defined):
             return True
@@ -321,7 +321,7 @@ class Schedules:
 
 
 def engine_now_us(engine: Engine) -> int:
-    """The engine's clock, which all programs share."""
+    """The time by the engine's clock, which all programs share."""
     asked = engine.describe().clock_us
     return engine.clock.now_us() if asked is None else asked
 
@@ -357,7 +357,7 @@ def _digest(schedules: Iterable[Schedule]) -> str:
 
 
 def refusal_of(schedule: Schedule, switch: Switch | None) -> str:
-    """Why a schedule does not run; empty if it does."""
+    """The reason why a schedule does not run; empty if it does."""
     if switch is None:
         return "" if schedule.enabled else "disabled in its definition"
     if switch.enabled:
@@ -367,12 +367,12 @@ def refusal_of(schedule: Schedule, switch: Switch | None) -> str:
 
 
 def vanished_from(source: ScheduleSource) -> str:
-    """Why a schedule that has vanished does not run."""
+    """The reason why a schedule that has vanished does not run."""
     return "no longer defined in the code" if source is ScheduleSource.CODE else "no longer defined in the settings"
 
 
 def _when(schedule: Schedule) -> tuple[object, ...]:
-    """What determines the instants of a schedule. Nobody moves its cursor where it does not apply."""
+    """The options that determine the instants of a schedule. No cursor moves where the schedule does not apply."""
     return schedule.timing, schedule.starts_at, schedule.ends_at, schedule.environments
 
 
@@ -386,7 +386,7 @@ def _check_owner(name: str, stored: StoredSchedule, defined: Definitions) -> Non
         ScheduleSource.STORED: "at run time",
     }[stored.source]
     raise DefinitionError(
-        f"schedule '{name}' is already defined {where}; choose another name, or remove it there and then with  "
+        f"schedule '{name}' is already defined {where}; choose another name, or remove that definition and then run  "
         f"holdfast cronjob remove {name}"
     )
 

@@ -1,7 +1,7 @@
 """Templates: the stored form of a schedule, signed and bound to its name. Nothing in it is used unverified, except to
 show it.
 
-Every member is named, and an unknown one is refused: a program that does not know an option must not fire without it.
+Unknown members are refused: a program that does not know an option must not fire a schedule without it.
 """
 
 from datetime import datetime
@@ -39,7 +39,7 @@ else:
 
 
 class _Template(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A schedule as it is signed. A `revision` is greater than that of each earlier template of the schedule."""
+    """The signed content of a template. Its `revision` is greater than in all earlier templates of the schedule."""
 
     v: int
     name: str

@@ -1,9 +1,9 @@
 """When a schedule is due: `Cron`, an expression in a time zone, or `Every`, an interval. Nothing here reads a clock.
 
 When the clocks are changed, an expression with wildcard hours (`*`, `*/2`) is due at every real time that matches it.
-All others have fixed times: one in the gap is due once, at the first instant after the gap; one in the overlap is due
-once, the first time. Unlike in Debian's cron, wildcard minutes make no difference: `*/15 2 * * *` would otherwise never
-be due on the day of the gap. `cronsim` is therefore only asked for local times.
+All others have fixed times: a time in the gap is due once, at the first instant after the gap; a time in the overlap is
+due once, at its first occurrence. Unlike in Debian's cron, wildcard minutes make no difference: `*/15 2 * * *` would
+otherwise never be due on the day of the gap. `cronsim` therefore only computes local times.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ class Cron(Struct, frozen=True):
         return due
 
     def _first_shown(self, instant: datetime, local: datetime, zone: tzinfo) -> datetime | None:
-        """The first time after this instant that a clock shows a match later than this local time."""
+        """The first instant after this one at which the local time matches and is later than this local time."""
         for match in _matches_after(self.expression, local):
             for due in occurrences(match, zone):
                 if due > instant:

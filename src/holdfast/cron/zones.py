@@ -1,4 +1,4 @@
-"""Time zones, and what clocks show when they are changed. `zoneinfo` is imported only for a zone other than UTC."""
+"""Time zones, and local times around clock changes. `zoneinfo` is imported only for a zone other than UTC."""
 
 import re
 from contextlib import suppress
@@ -13,7 +13,7 @@ from holdfast.spelling import closest
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}"
 _LONGEST: Final = 100
 _EXAMPLE: Final = "such as Europe/Berlin or UTC"
-# These are in the directory of the zones, but are files of this host, or count leap seconds.
+# These are in the directory of time zones, but depend on this host, or count leap seconds.
 _NO_ZONES: Final = ("localtime", "posixrules", "Factory", "posix/", "right/")
 
 

@@ -51,7 +51,7 @@ class Option(NamedTuple):
 
 
 class Identified(Protocol):
-    """Something that stands for a job, such as its handle."""
+    """An object with the id of a job, such as a handle."""
 
     @property
     def id(self) -> str: ...
@@ -145,7 +145,7 @@ class JobOptions(TypedDict, total=False):
     on_parent_failure: Annotated[
         Literal["cancel", "run", "wait"],
         Option(
-            "What to do if one of those jobs is dead or cancelled: cancel, run or wait; default: cancel.",
+            "What to do if one of those jobs dies or is cancelled: cancel, run or wait; default: cancel.",
             metavar="ACTION",
         ),
     ]
@@ -235,7 +235,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         if len(self.after) > MAX_PARENTS:
             raise DefinitionError(
                 f"a job can depend on up to {MAX_PARENTS:,} jobs, not {len(self.after):,}; "
-                "let it depend on jobs that depend on them"
+                "add intermediate jobs that each depend on some of them"
             )
         if self.on_conflict is OnConflict.REPLACE:
             raise DefinitionError("a job that replaces another one cannot have parents; leave out after or on_conflict")

@@ -19,8 +19,8 @@ ReadJob: TypeAlias = Callable[[str], JobHistory | None]
 
 
 class ParentResults(Mapping[str, Any]):
-    """The results of the jobs that a job depends on, by id. A handle can also be the key; then the result is decoded
-    as the type that its function declares.
+    """The results of the jobs that a job depends on, by id or handle. With a handle, the result is decoded as the type
+    that its function declares.
 
     A result is read from the backend each time it is accessed: a job that reads none pays for none. A parent without a
     result is an error: `JobFailed` or `JobCancelled` if it failed, `ResultGone` if its result is not available.
@@ -36,7 +36,7 @@ class ParentResults(Mapping[str, Any]):
             raise KeyError(f"this job does not depend on job '{job_id}'; {_listed(self._parents)}")
         history = self._read(job_id)
         if history is None:
-            raise ResultGone(f"job '{job_id}' has no record; it was deleted after this job had started to wait for it")
+            raise ResultGone(f"the record of job '{job_id}' was deleted while this job was waiting or running")
         return result_of(history, getattr(parent, "returns", Any))
 
     def __contains__(self, parent: object) -> bool:
@@ -53,7 +53,7 @@ class ParentResults(Mapping[str, Any]):
 
 
 def _listed(parents: Sequence[str]) -> str:
-    return f"it depends on {abridged(', '.join(parents))}" if parents else "it depends on no job"
+    return f"it depends on {abridged(', '.join(parents))}" if parents else "it has no parents"
 
 
 def result_of(history: JobHistory, returns: Any) -> Any:
@@ -83,7 +83,7 @@ def result_of(history: JobHistory, returns: Any) -> Any:
     except msgspec.ValidationError as problem:
         raise ResultGone(
             f"job '{job.id}' completed, but its result is not of the type that the function declares ({problem}); "
-            f"hf.handle('{job.id}').result() returns it as it is stored"
+            f"to get the stored value, call hf.handle('{job.id}').result()"
         ) from None
     except (msgspec.DecodeError, RecursionError) as problem:
         raise ResultGone(f"job '{job.id}' completed, but its stored result cannot be decoded: {problem}") from None

@@ -124,7 +124,7 @@ class Keyring:
         raise self._why_refused(signed)
 
     def sign_for(self, purpose: str, content: bytes) -> bytes:
-        """The bytes of a JSON object with their signature, which is valid for this purpose only, never as a message."""
+        """Sign the bytes of a JSON object for this purpose. The signature is not valid for a message."""
         return seal(content, self.keys[0].sign(_labelled(purpose, content)))
 
     def open_for(self, purpose: str, wire: bytes) -> bytes:

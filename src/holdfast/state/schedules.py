@@ -1,8 +1,8 @@
-"""`ScheduleCells`: what is stored about schedules. Each schedule has a template, a cursor and its ledger.
+"""`ScheduleCells`: the stored state of schedules. Each schedule has a template, a cursor and its ledger.
 
-The cursor says up to which instant everything is accounted for. A runner fires by writing the cursor on the condition
-that it has not changed, in the commit that stores the job and the entry in the ledger. So each instant is fired once,
-however many runners there are.
+Every instant up to the cursor is accounted for. To fire, a runner moves the cursor, on the condition that it has not
+changed, in the commit that stores the job and the entry in the ledger. So each instant is fired once, no matter how
+many runners there are.
 
 The worker that ends the job stores its result next to the entry, in the commit of the settlement.
 """
@@ -59,7 +59,7 @@ class StoredSchedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A schedule as its cell stores it: the signed template, and where it was defined, which is not signed.
 
     `origin` is the application or file that defines it, `build` the version of that application. A schedule has
-    vanished if the newest build of its application does not define it anymore.
+    vanished if the newest build of its application no longer defines it.
     """
 
     template: str
@@ -108,7 +108,7 @@ class Tick(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the job of an entry ended: completed, dead or cancelled."""
+    """The result of the job of an entry: completed, dead or cancelled."""
 
     state: JobState
     finished_us: int
@@ -124,8 +124,8 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
 
 class ProblemKind(StrEnum):
-    """What is wrong with a schedule: it should have run but did not; its template was changed by someone without the
-    key; this program cannot read it, but another one may; or its job could not be enqueued.
+    """The kind of a problem with a schedule: it should have run but did not; its template was changed by someone
+    without the key; this program cannot read it, but another one may; or its job could not be enqueued.
     """
 
     MISSED = "missed"
@@ -135,7 +135,7 @@ class ProblemKind(StrEnum):
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that an operator has to know about a schedule, and how often it has happened."""
+    """A problem with a schedule that an operator should know about, and how often it occurred."""
 
     kind: ProblemKind
     message: str
@@ -176,7 +176,7 @@ class ScheduleCells:
         return self._values(PROBLEMS, Problem, names)
 
     def changes(self) -> int:
-        """A number that is greater after each change of a schedule or switch; a cheap read."""
+        """A number that increases with each change of a schedule or switch. Reading it is cheap."""
         cells = self.state.read(CHANGES, [_CHANGES_KEY])
         return cells[0].version if cells else 0
 
@@ -265,7 +265,7 @@ def put_switch(name: str, switch: Switch) -> list[Write]:
 
 
 def drop_problem(name: str) -> CellWrite:
-    """The write that withdraws the problem of a schedule."""
+    """The write that deletes the problem of a schedule."""
     return Drop(kind=PROBLEMS, key=name)
 
 
@@ -303,7 +303,7 @@ def ledger_result(message: "JobMessage", result: RunResult) -> tuple[CellWrite, 
     key = tick_key(message.schedule, to_us(message.scheduled_for))
     try:
         return (put_result(key, result, ttl=message.ledger_ttl or DEFAULT_LEDGER_S),)
-    except ValueError:  # another program has signed a name that cannot be a key; the job itself is fine
+    except ValueError:  # another program has signed a name that is not a valid key; the job itself is valid
         return ()
 
 

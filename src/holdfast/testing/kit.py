@@ -283,8 +283,8 @@ class JobKit:
         limit: int = LIMIT,
         raise_errors: bool = False,
     ) -> Drained:
-        """Advance the clock by this much, and run what becomes due on the way: schedules fire, and the jobs that they
-        enqueue run, like all others, earliest first. Count how the runs ended.
+        """Advance the clock by this duration and run what becomes due: schedules fire, and jobs run, the earliest
+        first. Returns the number of runs by result.
 
         Schedules run from the first call on, in this environment; default: the setting `environment`.
         """

@@ -1,4 +1,4 @@
-"""`ScheduledRuns`: the schedules of an application under test. They fire in the time of the test."""
+"""`ScheduledRuns`: the schedules of an application under test. They fire on the clock of the test."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -39,7 +39,7 @@ class ScheduledRuns:
         return runner
 
     def problem(self, name: str, at: datetime | None, environment: str | None) -> str:
-        """Why a schedule does not run, or not at this time; empty if it does."""
+        """The reason why a schedule does not run, or not at this time; empty if it does."""
         runner = self.runner(environment)
         views = {view.name: view for view in runner.schedules.views()}
         if name not in views:
@@ -79,7 +79,7 @@ def _following(schedule: Schedule, view: ScheduleView, runner: CronRunner) -> It
 
 
 def in_zone(moment: datetime, schedule: Schedule) -> datetime:
-    """The time; without an offset, one in the time zone of the schedule."""
+    """The time; without an offset, it is in the time zone of the schedule."""
     if moment.tzinfo is not None:
         return moment
     zone = zone_named(schedule.timing.zone)

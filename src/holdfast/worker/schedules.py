@@ -29,7 +29,7 @@ class ScheduleThread:
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _value: object, _traceback: TracebackType | None) -> None:
-        # A commit that is under way ends; one that hangs on the engine is applied or not, and either is fine.
+        # A commit in progress finishes. One that hangs on the engine is applied or not, and both are safe.
         self._stop.set()
         self._thread.join(STOP_S)
 
@@ -70,7 +70,7 @@ class ScheduleDaemon:
             )
 
     def stop(self) -> None:
-        """Fire nothing more. A running job finishes."""
+        """Stop firing schedules. A running job finishes first."""
         self._stopped.set()
         if self._running is not None:
             self._running.stop()

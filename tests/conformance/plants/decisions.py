@@ -262,7 +262,7 @@ class NotesForgottenAtOnce(MemoryEdges):
 
 
 class NotesOfUnfinishedParentsForgotten(MemoryEdges):
-    """Dismisses what is not finished, although it has cancelled children."""
+    """Dismisses notes on unfinished parents, although these have cancelled children."""
 
     def dismiss(self) -> None:
         for parent in list(self._store.notes):

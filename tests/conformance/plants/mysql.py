@@ -75,7 +75,7 @@ UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
 # A delay in the middle of a claim, so that a rare race always happens.
 DELAY = "0 * BENCHMARK(20000, SHA2('', 256))"
 LONG_DELAY = DELAY.replace("20000", "200000")
-# Meanwhile, others accept a child and resolve its note.
+# In the meantime, other processes accept a child and resolve its note.
 LONGEST_DELAY = DELAY.replace("20000", "4000000")
 SLOW = f"seq + {DELAY}"
 LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
@@ -780,7 +780,7 @@ class BlocksWithoutNotes(MysqlSlots):
 
 
 class DismissesNotesOfLockedParents(MysqlJobs):
-    """An edit removes the lock. Here, a settlement is committed long after it has looked for edges."""
+    """An edit removes the lock. Here, a settlement is committed long after it checked for edges."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         def settle(session: Session) -> list[bool]:

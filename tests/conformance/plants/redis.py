@@ -74,7 +74,7 @@ STILL_BLOCKED = "state_of(record[1]) == BLOCKED and (blocked_on(record[1]) or on
 IF_UNKNOWN = "if #open > 0 then\n  return { open }\nend\n"
 IF_CANCELLED = "  if edges.has(child, EDGE_CANCELLED) then\n"
 UNNOTED = "has_watched = false\n"
-"""From here on, a script leaves no notes."""
+"""Lua code after which a script leaves no notes."""
 STORE_FENCE = "    write('ZADD', 'slots', { digits(one.fence), one.slot })\n"
 
 BUGS: dict[str, Bug] = {

@@ -1,4 +1,4 @@
-"""The methods that say when a schedule is due, and what they become together."""
+"""The methods that set when a schedule is due, and their combinations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -189,7 +189,7 @@ def test_a_method_is_called_once(choose: Choose) -> None:
 @pytest.mark.parametrize("weekday", WEEKDAYS)
 def test_methods_that_cron_would_combine_with_or_are_refused(day: Choose, weekday: Choose) -> None:
     for one, other in ((day, weekday), (weekday, day)):
-        with pytest.raises(DefinitionError, match="in cron, a day that matches one of them is enough"):
+        with pytest.raises(DefinitionError, match="in cron, a day needs to match only one of them"):
             other(one(Frequencies()))
 
 

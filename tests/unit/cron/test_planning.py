@@ -93,14 +93,14 @@ def test_without_catching_up_old_instants_are_missed_for_another_reason() -> Non
 def test_catching_up_the_last_one() -> None:
     decisions = planned(schedule(Every(3600), catch_up=CatchUp.LAST), at(3 * 3600 + 1800))
     assert in_short(decisions) == [(MISSED, 2 * 3600, 3), (LATE, 3 * 3600, 1)]
-    assert decisions[0].reason == "no runner was running, and only the last run is caught up"
+    assert decisions[0].reason == "no runner was running; catch-up is limited to the last run"
     assert decisions[1].late_s == 1800
 
 
 def test_catching_up_all_runs_the_last_ones_in_their_order() -> None:
     decisions = planned(schedule(Every(3600), catch_up=CatchUp.ALL, catch_up_limit=2), at(3 * 3600 + 5))
     assert in_short(decisions) == [(MISSED, 3600, 2), (LATE, 2 * 3600, 1), (FIRED, 3 * 3600, 1)]
-    assert decisions[0].reason == "no runner was running, and at most 2 runs are caught up"
+    assert decisions[0].reason == "no runner was running; catch-up is limited to 2 runs"
 
 
 def test_a_refused_schedule_skips_all_instants_with_the_reason() -> None:

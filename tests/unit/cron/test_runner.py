@@ -1,4 +1,4 @@
-"""The runner, a tick at a time, on the memory engine: what is enqueued, what the ledger says, who may change it."""
+"""The runner, one tick at a time, on the memory engine: what is enqueued and recorded, and who may change it."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -386,7 +386,7 @@ def test_a_template_that_was_not_signed_for_this_schedule_never_fires(
     problem = schedules.views(["a"])[0].problem
     assert problem is not None
     assert problem.kind is ProblemKind.ALTERED
-    assert len([line for line in caplog.messages if "schedule 'a' is not fired" in line]) == 1
+    assert len([line for line in caplog.messages if "schedule 'a' cannot be fired" in line]) == 1
 
 
 @pytest.mark.parametrize("kind", ["altered", "replayed"])

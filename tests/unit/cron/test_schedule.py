@@ -1,4 +1,4 @@
-"""A schedule says the same as the builder that makes it, in any order, and refuses what could never work."""
+"""A schedule equals the result of its builder, in any order, and refuses options that could never work."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -92,7 +92,7 @@ def test_a_schedule_is_named_like_its_handler_unless_it_has_a_name() -> None:
         (lambda: builder().named("a b"), "not a valid name for a schedule"),
         (lambda: builder().named("x" * 101), "not a valid name for a schedule"),
         (lambda: builder().schedule(), "schedule 'report': the schedule has no timing"),
-        (lambda: builder().hourly().id("a").schedule(), "schedule 'report': each of its jobs gets an id of its own"),
+        (lambda: builder().hourly().id("a").schedule(), "schedule 'report': each of its jobs gets its own id"),
         (lambda: builder().hourly().run_at(NOON).schedule(), "schedule 'report': its job cannot have run_at"),
         (lambda: builder().hourly().expires(NOON).schedule(), "its job cannot have an expiry at a point in time"),
         (lambda: builder().hourly().unique().schedule(), r"its job cannot have unique: .*overlap\('skip'\)"),
@@ -102,7 +102,7 @@ def test_a_schedule_is_named_like_its_handler_unless_it_has_a_name() -> None:
         (lambda: builder().hourly().catch_up("all", limit=1001).schedule(), "between 1 and 1,000, not 1001"),
         (lambda: builder().hourly().jitter("2d").schedule(), "jitter must be between 0 and 24 hours"),
         (lambda: builder().hourly().starting(datetime(2026, 1, 1)).schedule(), "no time zone"),
-        (lambda: builder().hourly().starting(NOON).ending(NOON - HOUR).schedule(), "before it starts"),
+        (lambda: builder().hourly().starting(NOON).ending(NOON - HOUR).schedule(), "is before its start"),
         (lambda: builder().hourly().depends_on("a").overlap("queue").schedule(), r"use single_instance\(\)"),
         (lambda: builder().hourly().note("x" * 501).schedule(), "up to 500 printable characters"),
     ],

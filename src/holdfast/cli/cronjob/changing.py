@@ -45,7 +45,7 @@ def switch(names: Sequence[str], reason: str, *, enabled: bool, dry_run: bool, u
     for name in chosen:
         write(f"would {verb} {name}" if dry_run else f"✓ {name} {verb}d")
         if enabled and not dry_run and after[name].reason:
-            note(f"  but it does not run: {after[name].reason}")
+            note(f"  it still does not run: {after[name].reason}")
     if not enabled and not dry_run:
         note(f"  enable:  {command('holdfast', 'cronjob', 'enable', *chosen)}")
 
@@ -102,22 +102,22 @@ def add_schedule(
     elif is_changed:
         write(f"✓ {name} {verb.removesuffix('e')}ed")
     else:
-        write(f"• {name} is already like this")
-    when = "never; its end has passed" if following is None else local(following, schedule)
-    note(f"  {schedule.timing.describe()}, next {when}")
+        write(f"• {name} is unchanged")
+    when = "not due again" if following is None else f"next {local(following, schedule)}"
+    note(f"  {schedule.timing.describe()}, {when}")
     if not schedule.runs_in(hf.settings.environment):
-        note(f"  it runs only in {', '.join(schedule.environments)}, and not in this environment")
+        note(f"  it does not run in this environment, only in {', '.join(schedule.environments)}")
 
 
 def _table(words: Sequence[str], job: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of the schedule, as in the settings."""
+    """The options of the schedule, as in the settings."""
     table: dict[str, Any] = {}
     for member in OPTIONS:
         raw = given[member.field]
         if raw is not None and raw is not False:
             table[member.name] = check_value(member, raw)
     if ("cron" in table) == ("every" in table):
-        raise click.UsageError("pass --cron or --every, for example --cron '0 2 * * *' or --every 90s")
+        raise click.UsageError("pass either --cron or --every, for example --cron '0 2 * * *' or --every 90s")
     if job is not None:
         payload = untyped(parse_arguments(words))
         return {**table, "job": job, **({"payload": payload} if payload else {})}
@@ -139,7 +139,7 @@ def _children_first(chosen: Sequence[tuple[str, Any]]) -> list[str]:
 
 
 def _user() -> str:
-    """The user who runs this command, as far as it is known."""
+    """The user who runs this command; empty if unknown."""
     with suppress(KeyError, OSError):
         return getpass.getuser()
     return ""

@@ -26,7 +26,7 @@ NEXT: Final = 10
 def cronjob() -> None:
     """List, run and change schedules.
 
-    A schedule enqueues its job at certain times. Schedules are defined in the code of an application, in the settings,
+    A schedule enqueues a job at certain times. Schedules are defined in the code of an application, in the settings,
     or with `cronjob add`. Workers run them, and so do `cronjob daemon` and `cronjob run --due`.
     """
 
@@ -96,10 +96,10 @@ def show_schedule(name: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def show_history(name: str, limit: int, as_jsonl: bool, url: str | None, as_json: bool) -> None:
-    """Show what a schedule did at each instant, newest first: fired, late, skipped or missed.
+    """Show the history of a schedule, newest first.
 
-    Entries are retained for 30 days, or 40 runs if that is longer. Those of a schedule that was removed can still be
-    shown.
+    Each instant was fired, late, skipped or missed. Entries are retained for 30 days, or 40 runs if that is longer. The
+    history of a removed schedule can still be shown.
     """
     from holdfast.cli.cronjob.documents import entry_document
     from holdfast.cli.cronjob.reading import known_schedule, schedules_in
@@ -126,12 +126,12 @@ def show_history(name: str, limit: int, as_jsonl: bool, url: str | None, as_json
 
 @cronjob.command("next")
 @click.argument("name", shell_complete=complete_schedules)
-@click.option("-n", "number", type=click.IntRange(1, 1000), default=NEXT, help=f"Number of times; default: {NEXT}.")
+@click.option("-n", "number", type=click.IntRange(1, 1000), default=NEXT, help=f"Number of instants; default: {NEXT}.")
 @utc_option
 @url_option
 @json_option
 def next_instants(name: str, number: int, url: str | None, as_json: bool) -> None:
-    """Print the next times at which a schedule is due, in its own time zone."""
+    """Print the next instants of a schedule, in its own time zone."""
     from holdfast.cli.cronjob.documents import InstantDocument
     from holdfast.cli.cronjob.reading import LATEST, known_schedule
     from holdfast.cli.cronjob.views import clock_changes, local
@@ -169,9 +169,9 @@ _names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=
 @url_option
 @json_option
 def enable(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Let schedules run, whatever their definition says.
+    """Enable schedules, even if their definitions disable them.
 
-    Times that passed while a schedule was disabled are not made up for.
+    Runs that were skipped while a schedule was disabled are not caught up.
     """
     from holdfast.cli.cronjob.changing import switch
 
@@ -201,7 +201,7 @@ def disable(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None,
 def add(**given: Any) -> None:
     """Add a schedule for a command or a job, or replace the one that was added under this name.
 
-    It starts without a deploy: running workers notice it within a second. COMMAND must be allowed, as for enqueue.
+    Running workers pick it up within a second; no deployment is needed. COMMAND must be allowed, as with enqueue.
 
     \b
     Examples:
@@ -221,8 +221,8 @@ def add(**given: Any) -> None:
 def remove(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool) -> None:
     """Remove schedules. Jobs that are already enqueued still run.
 
-    One that is still defined in the code or the settings is stored again by the next program that defines it; use
-    `cronjob disable` to stop it.
+    A schedule that is still defined in the code or the settings is stored again when a program that defines it starts.
+    To stop such a schedule, use `cronjob disable`.
     """
     from holdfast.cli.cronjob.changing import remove_schedules
 
@@ -234,12 +234,12 @@ def remove(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 def run(**given: Any) -> int:
     """Run schedules now, run those that are due, or show what would run at a given time.
 
-    With names, the job of each schedule is enqueued once, in addition to its regular runs. With --due, everything that
-    is due is run, as a worker would do it, and the command exits; start it every minute from the system's cron if no
-    worker and no daemon is running.
+    With names, the job of each schedule is enqueued once, in addition to its regular runs. With --due, the
+    command runs everything that is due, as a worker would, and exits; if no worker or daemon is running, call it every
+    minute from the system's cron.
 
     With --test-time, the command shows what would run in that minute and enqueues nothing, unless --enqueue is given. A
-    time without an offset is read in the time zone of each schedule.
+    time without an offset is interpreted in the time zone of each schedule.
 
     \b
     Examples:
@@ -258,7 +258,8 @@ def daemon(**given: Any) -> int:
     """Run schedules until stopped, without a worker.
 
     The daemon enqueues the jobs that are due; workers run them. Inline jobs run in the daemon. Any number of daemons
-    and workers can run: each time becomes one job. APP is your application, as MODULE:NAME; default: the setting app.
+    and workers can run at once; each instant still becomes one job. APP is your application, as MODULE:NAME; default:
+    the setting app.
 
     \b
     Examples:

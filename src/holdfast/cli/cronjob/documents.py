@@ -25,13 +25,13 @@ class EntryDocument(Document, frozen=True, kw_only=True, tag="holdfast.cronjob.e
     late_s: float
     reason: str
     job: Annotated[str | None, Meta(description="The id of the job that was enqueued.")]
-    state: Annotated[JobState | None, Meta(description="How the job ended; null until it has.")]
+    state: Annotated[JobState | None, Meta(description="State in which the job ended; null until then.")]
     error: str
     finished_at: datetime | None
 
 
 class CronjobProblemDocument(Struct, frozen=True, kw_only=True):
-    """What an operator has to know about a schedule."""
+    """A problem with a schedule that an operator should know about."""
 
     kind: ProblemKind
     message: str
@@ -40,7 +40,7 @@ class CronjobProblemDocument(Struct, frozen=True, kw_only=True):
 
 
 class CronjobDocument(Document, frozen=True, kw_only=True, tag="holdfast.cronjob/1"):
-    """One schedule, with the last entries of its ledger, newest first. Members of one that cannot be read are null."""
+    """One schedule, with the last entries of its ledger, newest first. If it cannot be read, its members are null."""
 
     name: str
     schedule: Annotated[str | None, Meta(description="The cron expression, or `every` with an interval.")]
@@ -74,7 +74,7 @@ class CronjobDocument(Document, frozen=True, kw_only=True, tag="holdfast.cronjob
 
 
 class InstantDocument(Document, frozen=True, kw_only=True, tag="holdfast.cronjob.instant/1"):
-    """An instant at which a schedule will run; `local` is the time that clocks in its zone show."""
+    """An instant at which a schedule will run; `local` is the local time in its time zone."""
 
     schedule: str
     at: datetime
@@ -83,14 +83,15 @@ class InstantDocument(Document, frozen=True, kw_only=True, tag="holdfast.cronjob
 
 
 class RunDocument(Document, frozen=True, kw_only=True, tag="holdfast.cronjob.run/1"):
-    """What `run` did with a schedule, or would do with `--dry-run`: at an instant, at `count` instants from `first` on,
-    or, without one, at the request of the user. Without an outcome, it was not due or does not run.
+    """The outcome of `run` for a schedule, or with `--dry-run`, the outcome that it would have: at an instant, at
+    `count` instants from `first` on, or, without an instant, at the user's request. Without an outcome, the schedule
+    was not due or does not run.
     """
 
     schedule: str
     outcome: TickOutcome | None = None
     instant: datetime | None = None
-    local: Annotated[str | None, Meta(description="What clocks in the schedule's zone show at the instant.")] = None
+    local: Annotated[str | None, Meta(description="Local time in the schedule's time zone.")] = None
     first: datetime | None = None
     count: int = 1
     late_s: float = 0.0

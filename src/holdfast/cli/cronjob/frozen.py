@@ -1,4 +1,4 @@
-"""What schedules would do at a time that the user names: `cronjob run --test-time`."""
+"""Previews what schedules would do at a given time: `cronjob run --test-time`."""
 
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _AN_INSTANT = timedelta(microseconds=1)
 
 
 class Frozen(NamedTuple):
-    """A time that the user named, and a remark if clocks in the zone skip or repeat it."""
+    """A time that the user specified, and a remark if clocks in the zone skip or repeat it."""
 
     moment: datetime
     remark: str = ""
@@ -25,12 +25,12 @@ class Frozen(NamedTuple):
 
 
 def frozen_at(text: str, zone_name: str, now: datetime) -> Frozen:
-    """The time that a text means; without an offset, in this zone. A ValueError explains the format."""
+    """Parse a time; without an offset, it is in this zone. A ValueError explains the format."""
     zone = zone_named(zone_name)
     at = parse_instant(text, now=now, zone=_fixed(timedelta()))
     if at == parse_instant(text, now=now, zone=_fixed(timedelta(hours=1))):
         return Frozen(at)
-    # With a fixed offset, each local time exists once: this is what the user typed.
+    # With a fixed offset, each local time exists exactly once, so this is the time as typed.
     offset = _fixed(now.astimezone(zone).utcoffset() or timedelta())
     typed = parse_instant(text, now=now, zone=offset).astimezone(offset).replace(tzinfo=None)
     found = occurrences(typed, zone)
@@ -39,7 +39,7 @@ def frozen_at(text: str, zone_name: str, now: datetime) -> Frozen:
         before = shown_at(change - _AN_INSTANT, zone) + _AN_INSTANT
         clocks = f"clocks go {before:%H:%M} → {shown_at(change, zone):%H:%M}"
         return Frozen(change, f"{typed:%Y-%m-%d %H:%M} does not exist in {zone_name} ({clocks})")
-    twice = f"{typed:%Y-%m-%d %H:%M} comes twice in {zone_name}; this is the first one"
+    twice = f"{typed:%Y-%m-%d %H:%M} occurs twice in {zone_name}; using the first occurrence"
     return Frozen(found[0], twice if len(found) > 1 else "")
 
 

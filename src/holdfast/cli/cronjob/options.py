@@ -28,12 +28,12 @@ _METAVARS: Final = {
     "note": "TEXT",
 }
 _COMPLETIONS: Final = {"queue": complete_queues, "depends-on": complete_schedules}
-# The job is given by the words of the command line, and a new schedule is enabled.
+# The arguments of the command define the job, and a new schedule is enabled.
 OPTIONS: Final = [member for name, member in MEMBERS.items() if name not in ("command", "job", "payload", "enabled")]
 
 
 def add_options(command: F) -> F:
-    """Add the members of a schedule as options."""
+    """Add the options of a schedule."""
     return with_options((*_ADDING, *(_member_option(member.name) for member in OPTIONS), *_COMMON), command)
 
 
@@ -68,7 +68,7 @@ _ADDING: Final = (
 )
 _RUNNING: Final = (
     click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_schedules),
-    click.option("--due", is_flag=True, help="Run everything that is due now."),
+    click.option("--due", is_flag=True, help="Run all schedules that are due now."),
     click.option(
         "--test-time",
         "-testTime",
@@ -94,7 +94,7 @@ _DAEMON: Final = (
         "--log-level",
         type=click.Choice(LOG_LEVELS),
         default="info",
-        help="Log level on stderr; default: info, which logs each run.",
+        help="Log level on stderr; info logs each run. Default: info.",
     ),
     url_option,
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.cli.options import Site
 
 NOT_STORED: Final = "no runner has stored it yet"
-# No schedule is searched further ahead.
+# The search for the next instants of a schedule stops here.
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +42,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Why it does not run here; empty if it does."""
+        """The reason why it does not run here; empty if it does."""
         schedule, problem = self.view.schedule, self.view.problem
         if problem is not None and problem.kind in (ProblemKind.ALTERED, ProblemKind.UNREADABLE):
             return f"{problem.kind}: {problem.message}"
@@ -51,7 +51,7 @@ class Known(Struct, frozen=True, kw_only=True):
         if self.view.refusal:
             return self.view.refusal
         if not schedule.runs_in(self.environment):
-            return f"only in {', '.join(schedule.environments)}"
+            return f"limited to {', '.join(schedule.environments)}"
         return "" if self.is_stored else NOT_STORED
 
     @property
@@ -68,14 +68,14 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def schedules_in(site: Site) -> Schedules:
-    """The schedules in a backend, to be read, switched or removed. That needs no key."""
+    """The schedules in a backend, to be read, switched or removed, which does not require a key."""
     return Schedules(site.engine, Unsigned())
 
 
 def known_schedules(
     site: Site, names: Sequence[str] | None = None, *, url: str | None = None, history: int = 0
 ) -> list[Known]:
-    """The schedules with these names, or all, by name. Schedules in the settings count if no URL was given."""
+    """The schedules with these names, or all, by name. Schedules in the settings are included if no URL was given."""
     schedules = schedules_in(site)
     settings, now = site.deployment.settings, schedules.now()
     views = schedules.views(names, history=history)

@@ -44,7 +44,7 @@ def run_schedules(
     if names and (due or only is not None):
         raise click.UsageError("pass names or --due, not both" if due else "pass names or --only, not both")
     if enqueue and test_time is None:
-        raise click.UsageError("--enqueue goes with --test-time")
+        raise click.UsageError("--enqueue requires --test-time")
     chosen = list(dict.fromkeys((*names, *filter(None, (only or "").replace(" ", "").split(",")))))
     if test_time is not None:
         rows = _run_at(test_time, chosen, url=url, as_json=as_json)
@@ -94,7 +94,7 @@ def _enqueue(names: Sequence[str], url: str | None) -> dict[str, str]:
 
 
 def _run_at(text: str, only: Sequence[str], *, url: str | None, as_json: bool) -> list[RunDocument]:
-    """What these schedules, or all, would do in the minute that the text means."""
+    """Preview these schedules, or all, in the minute that the text specifies."""
     with existing(url) as site:
         note_location(site.location)
         known = known_schedules(site, url=url)
@@ -164,7 +164,7 @@ def _run_due(only: Sequence[str], app: str | None, url: str | None, *, dry_run: 
 
 
 def _application(app: str | None, url: str | None) -> Holdfast:
-    """The application, or without one, the schedules of the settings and the backend alone."""
+    """The application. If none is given, only the schedules in the settings and in the backend are run."""
     if app is None:
         return Holdfast(deployment=deployment_at(url))
     from holdfast.loading import load_app

@@ -1,4 +1,4 @@
-"""What is wrong with the schedules of a backend, for `health` and `doctor`."""
+"""Finds problems with the schedules of a backend, for `health` and `doctor`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ _NAMED: Final = 5
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """Something that is wrong with schedules, and what to do about it. A warning does not stop a run."""
+    """A problem with schedules, and its fix. A warning does not stop a run."""
 
     message: str
     advice: str
@@ -29,7 +29,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """The number of schedules in a backend that run and that do not, and what is wrong with them."""
+    """The numbers of schedules in a backend that run and that do not, and their problems."""
 
     on: int
     off: int
@@ -86,7 +86,7 @@ def _not_running(overdue: Sequence[ScheduleView]) -> Iterator[Trouble]:
         names = f"{', '.join(view.name for view in overdue[:_NAMED])}{more}"
         yield Trouble(
             message=f"no runner is running: {counted(len(overdue), 'schedule')} overdue ({names})",
-            advice="start a worker or  holdfast cronjob daemon",
+            advice="in the environments of these schedules, start a worker, or run  holdfast cronjob daemon",
         )
 
 
@@ -101,7 +101,7 @@ def _of(view: ScheduleView) -> Iterator[Trouble]:
         )
     if view.vanished_at is not None:
         yield Trouble(
-            message=f"{view.name} is {view.refusal} since {instant(view.vanished_at)}, and does not run",
+            message=f"{view.name} does not run: it is {view.refusal} (since {instant(view.vanished_at)})",
             advice=f"remove it:  {command('holdfast', 'cronjob', 'remove', view.name)}",
             is_warning=True,
         )

@@ -28,7 +28,7 @@ from holdfast.values import JobState, ScheduleSource, TickOutcome
 BAR: Final = 30
 FIT: Final = Fit(pliant={"NAME": 16, "ON": 12, "SCHEDULE": 16}, left_out=("RUNS", "ZONE", "LAST"))
 HISTORY_FIT: Final = Fit(pliant={"REASON": 20, "JOB": 16}, left_out=("FINISHED", "REASON"))
-# The signs of the bar: how the job ended, or why there is none.
+# The signs of the bar: the result of the job, or why there is no job.
 _SIGNS: Final[Mapping[str, str]] = {
     JobState.COMPLETED: "█",
     JobState.DEAD: "✗",
@@ -49,7 +49,7 @@ LEGEND: Final = "runs, newest on the right: █ completed, ✗ dead, – cancell
 
 
 def outcome_of(entry: LedgerEntry) -> str:
-    """How the job of an entry ended; without a job, the outcome of the entry; while the job is open, `fired`."""
+    """The state in which the job of an entry ended; the outcome of the entry if there is no job or it has not ended."""
     return entry.tick.outcome if entry.result is None else entry.result.state
 
 
@@ -60,7 +60,7 @@ def bar(history: Sequence[LedgerEntry]) -> str:
 
 
 def local(moment: datetime, schedule: Schedule) -> str:
-    """The time that clocks in the schedule's zone show, with its offset, or the time in UTC with `--utc`."""
+    """The local time in the schedule's zone, with its offset; with `--utc`, the time in UTC."""
     context = click.get_current_context(silent=True)
     is_utc = context is not None and context.meta.get(UTC_KEY)
     zone = UTC if is_utc else zone_named(schedule.timing.zone)
@@ -100,9 +100,8 @@ def _last(known: Known) -> str:
     if not known.view.history:
         return NOTHING
     entry = known.view.history[0]
-    what = outcome_of(entry)
     ago = format_duration(max(0.0, (known.now - entry.instant).total_seconds()))
-    return f"{_OPEN if what in (TickOutcome.FIRED, TickOutcome.LATE) else what} {ago} ago"
+    return f"{outcome_of(entry)} {ago} ago"
 
 
 def _next(known: Known) -> str:
@@ -203,8 +202,6 @@ def clock_changes(schedule: Schedule, moments: Sequence[datetime]) -> list[str]:
     for moment in moments:
         shown = moment.astimezone(zone)
         offset = shown.utcoffset()
-        notes.append(
-            f"clocks have changed to {shown.isoformat()[-6:]}" if before is not None and offset != before else ""
-        )
+        notes.append(f"clocks changed to {shown.isoformat()[-6:]}" if before is not None and offset != before else "")
         before = offset
     return notes

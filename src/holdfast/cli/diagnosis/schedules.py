@@ -1,4 +1,4 @@
-"""The schedules in the database: whether something runs them, and what is wrong with them."""
+"""Checks the schedules in the database: whether a runner is running, and which problems they have."""
 
 from collections.abc import Sequence
 
@@ -21,5 +21,5 @@ def schedule_findings(engine: Engine, workers: Sequence[WorkerView], environment
     else:
         yield note(
             "schedules",
-            f"{condition}; no worker is running, so only  holdfast cronjob daemon  or  cronjob run --due  runs them",
+            f"{condition}; no worker is running: start one, or use  holdfast cronjob daemon  or  cronjob run --due",
         )

@@ -75,7 +75,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
     @property
     def runs_schedules(self) -> bool:
-        """A worker that is about to exit leaves schedules to others."""
+        """Whether this worker runs schedules. A burst worker does not, because it exits soon."""
         return not (self.no_schedules or self.burst)
 
     def worker_options(self, settings: Settings) -> WorkerOptions:
@@ -119,7 +119,7 @@ queue_option: Final = click.option(
     "default: the setting default-queue.",
 )
 _schedules_option: Final = click.option(
-    "--no-schedules", is_flag=True, help="Do not run schedules. With --burst, a worker never does."
+    "--no-schedules", is_flag=True, help="Do not run schedules. Implied by --burst."
 )
 size_options: Final = (
     click.option(

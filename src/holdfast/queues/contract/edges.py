@@ -2,8 +2,8 @@
 
 An edge connects a parent with a child, and the child is blocked while one of its edges is open. Whatever finishes,
 replays or deletes a parent with edges leaves a *note* in its own commit; `resolve` reads the notes and brings the edges
-in line with the states of the parents. So no end of a job has to know about dependencies, a commit changes a bounded
-number of jobs, and after a crash the note is still there.
+in line with the states of the parents. So the code that finishes a job does not need to know about dependencies, a
+commit changes a bounded number of jobs, and a note survives a crash.
 
 A note is written in a new statement, after the parent has been locked. Otherwise an edge that is committed while that
 statement waits for the lock would be missed, and its child would wait forever.
@@ -47,14 +47,14 @@ class Edge(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What one commit has done: the notes that it read, and the edges that it changed."""
+    """The work of one commit: the number of notes that it read, and of edges that it changed."""
 
     notes: int
     edges: int
 
 
 class Change(Enum):
-    """What happens to a child: a cancelled one is blocked again, a blocked one can be claimed, or it is cancelled."""
+    """A change of a child: a cancelled child is blocked again, or a blocked child is made claimable or cancelled."""
 
     REOPEN = auto()
     RELEASE = auto()
@@ -186,7 +186,7 @@ def _turn(rows: EdgeRows, edges: Sequence[Edge]) -> Collection[JobNumber]:
 
 
 def _changes(state: JobState, outcomes: Collection[EdgeOutcome]) -> Collection[Change]:
-    """What happens to a child in this state whose edges have these outcomes."""
+    """The change of a child in this state whose edges have these outcomes."""
     is_cancelled = state is JobState.CANCELLED
     if CANCELLED in outcomes:
         return () if is_cancelled else (Change.CANCEL,)

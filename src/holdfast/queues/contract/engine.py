@@ -187,7 +187,7 @@ class Engine:
         self._check_transaction(tx)
         if any(one.after for one in envelopes):
             if not self.capabilities.dependencies:
-                raise NotSupported("this engine has no dependencies between jobs; leave the parents out")
+                raise NotSupported("this engine does not support dependencies between jobs; leave out after")
             check_parents(envelopes)
         return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 

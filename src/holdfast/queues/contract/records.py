@@ -108,8 +108,8 @@ class Records(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
-        """Cancel a waiting job at once; ask for a running one to be cancelled by its worker. The children of a job that
-        is cancelled follow their policies, as for every other end of a job.
+        """Cancel a waiting job at once; ask for a running one to be cancelled by its worker. The children of a
+        cancelled job follow their policies, as they do however it finishes.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Dependencies: a job waits for its parents, whatever ends them, and no child waits forever."""
+"""Dependencies: a job waits for its parents, however they finish, and no child waits forever."""
 
 from collections.abc import Callable
 

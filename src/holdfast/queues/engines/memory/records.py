@@ -190,7 +190,7 @@ class MemoryRecords(Records):
             return ReplayAnswer.REPLAYED
 
     def _disregard_failed_parents(self, record: StoredJob) -> None:
-        """Let the job run although these parents have failed: somebody has asked for it."""
+        """Let the job run although these parents have failed, because an operator retried it."""
         for edge in self._store.parents.get(record.number, {}).values():
             if edge.outcome is EdgeOutcome.CANCELLED:
                 edge.outcome = EdgeOutcome.MET

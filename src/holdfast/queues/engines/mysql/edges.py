@@ -297,7 +297,7 @@ def resolve_notes(connections: MysqlConnections, limit: int | None = None) -> in
             return resolve(rows(session))
         except pymysql.OperationalError as problem:
             if problem.args[0] == ER.LOCK_WAIT_TIMEOUT:
-                # A caller's transaction may have locked a child for long. The others need not wait for it.
+                # A caller's transaction may hold the lock on a child for long. Other children do not wait for it.
                 waits = not connections.skips_locked
             raise
 
@@ -306,6 +306,6 @@ def resolve_notes(connections: MysqlConnections, limit: int | None = None) -> in
 
 
 def resolve_soon(connections: MysqlConnections) -> None:
-    """Resolve the notes of a transaction that was just committed. Whatever this leaves undone, `repair` does."""
+    """Resolve the notes of a transaction that was just committed. `repair` completes whatever this leaves undone."""
     with suppress(BackendError):
         resolve_notes(connections, MAX_CHILDREN)

@@ -326,7 +326,7 @@ def resolve_notes(connections: PostgresConnections, announcements: Announcements
             with conversation(connection):
                 return resolve(rows(connection))
         except psycopg.errors.LockNotAvailable:
-            # A caller's transaction may have locked a child for long. The others need not wait for it.
+            # A caller's transaction may hold the lock on a child for long. Other children do not wait for it.
             waits = False
             raise
 
@@ -335,6 +335,6 @@ def resolve_notes(connections: PostgresConnections, announcements: Announcements
 
 
 def resolve_soon(connections: PostgresConnections, announcements: Announcements) -> None:
-    """Resolve the notes of a transaction that was just committed. Whatever this leaves undone, `repair` does."""
+    """Resolve the notes of a transaction that was just committed. `repair` completes whatever this leaves undone."""
     with suppress(BackendError):
         resolve_notes(connections, announcements, MAX_CHILDREN)

@@ -49,7 +49,7 @@ DISMISS: Final = f"""
                   WHERE j.seq = n.parent AND j.state NOT IN ({COMPLETED}, {DEAD}, {CANCELLED}, {FORGOTTEN}))
         AND NOT {_HAS_CANCELLED}"""
 
-# A state that Holdfast does not write is taken for an unfinished one.
+# A state that Holdfast does not write is treated as unfinished.
 PARENTS: Final = f"""
     SELECT n.parent, j.state
     FROM holdfast_notes AS n LEFT JOIN holdfast_jobs AS j ON j.seq = n.parent AND j.state <> {FORGOTTEN}

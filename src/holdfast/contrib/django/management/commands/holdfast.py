@@ -34,7 +34,7 @@ class Command(BaseCommand):
             nargs=REMAINDER,
             metavar="COMMAND ...",
             help=f"One of {', '.join(COMMANDS)}, with its options; add --help for details. `cron` runs schedules until "
-            "stopped; with arguments, it is the same as cronjob.",
+            "stopped; with arguments, it is the same as `cronjob`.",
         )
 
     def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:

@@ -13,7 +13,8 @@ CREATE TABLE IF NOT EXISTS holdfast_edges (
 ) ENGINE = InnoDB;
 
 -- Jobs that have ended or were replayed, deleted, or got a child, and whose edges may disagree with their states. A job
--- may have several notes: with a unique key, a worker would wait for a caller whose transaction has noted the same job.
+-- may have several notes: with a unique key, a worker would wait for a caller whose transaction left a note on the same
+-- job.
 CREATE TABLE IF NOT EXISTS holdfast_notes (
     id     BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     parent BIGINT NOT NULL,

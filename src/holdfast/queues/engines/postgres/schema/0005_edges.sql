@@ -16,7 +16,8 @@ CREATE INDEX edges_by_child ON holdfast.edges (child);
 CREATE INDEX edges_unmet ON holdfast.edges (parent, outcome, policy, child) WHERE outcome <> 1;
 
 -- Jobs that have ended or were replayed, deleted, or got a child, and whose edges may disagree with their states. A job
--- may have several notes: with a unique key, a worker would wait for a caller whose transaction has noted the same job.
+-- may have several notes: with a unique key, a worker would wait for a caller whose transaction left a note on the same
+-- job.
 CREATE TABLE holdfast.notes (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     parent bigint NOT NULL

@@ -2,7 +2,7 @@
 -- time, so nothing has to be locked: one parent is resolved after the other, by the script that leaves the note if it
 -- can, and the note on a parent with nothing to do is deleted where it is read.
 --
--- No function fails because of a damaged key, which is set aside where it is found. While indexes are rebuilt, nothing
+-- Functions do not fail because of a damaged key: it is set aside where it is found. While indexes are rebuilt, nothing
 -- is resolved: a child whose edges are incomplete would be released too early.
 local MAX_CHILDREN, MAX_NOTES = 1000, 1000
 local EDGE_OPEN, EDGE_MET, EDGE_CANCELLED = 0, 10, 20
@@ -11,8 +11,8 @@ local PARENT_FAILED = 'parent-failed'
 
 local edges = {}
 
--- The name of a job in an edge: its number (16 digits) and its id. So a new job has no edges of a deleted one that had
--- its id, and names are in the order in which the jobs were accepted.
+-- The name of a job in an edge: its number (16 digits) and its id. So a new job does not inherit the edges of
+-- a deleted job with the same id, and names are in the order in which the jobs were accepted.
 local function name_of(id, number)
   return string.format('%016.0f', time_of(tonumber(number or nil))) .. id
 end
@@ -33,13 +33,13 @@ local function record_of(name, ...)
   return { record[1] or false, unpack(record, 3, 2 + select('#', ...)) }
 end
 
--- The state of a parent; nothing if it was deleted. One that cannot be read is taken for an unfinished one.
+-- The state of a parent; nothing if it was deleted. A parent that cannot be read is treated as unfinished.
 function edges.parent(name)
   local record = record_of(name)
   return record and (state_of(record[1]) or BLOCKED)
 end
 
--- Store the outcome of an edge, unless it was deleted. Returns whether the child can be decided about.
+-- Store the outcome of an edge, unless it was deleted. Returns false if the child's edges are damaged.
 function edges.turn(parent, child, score)
   if type(try('ZADD', base .. 'parents:' .. child, 'XX', score, parent)) == 'table' then
     set_aside('parents:' .. child)
