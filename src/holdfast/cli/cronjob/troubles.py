@@ -86,7 +86,7 @@ def _not_running(overdue: Sequence[ScheduleView]) -> Iterator[Trouble]:
         names = f"{', '.join(view.name for view in overdue[:_NAMED])}{more}"
         yield Trouble(
             message=f"no runner is running: {counted(len(overdue), 'schedule')} overdue ({names})",
-            advice="in the environments of these schedules, start a worker, or run  holdfast cronjob daemon",
+            advice="start a worker, or run  holdfast cronjob daemon",
         )
 
 
