@@ -138,6 +138,7 @@ class CronRunner:
         self.inline_queues: tuple[str, ...] = ()
         """The private queues of the stored schedules that run inline in this environment."""
         self._problems: dict[str, CellWrite] = {}
+        self._unreadable: set[str] = set()
         self._settled: dict[int, int] = {}
         self._reported: dict[str, str] = {}
         self._changes = -1
@@ -195,7 +196,9 @@ class CronRunner:
                 self._load()
                 self._store_problems()
         next_us = self._next_us()
-        return (next_us is not None and next_us <= self._estimated_us()) or now - self._asked_at >= CLOCK_S
+        if next_us is None:
+            return False
+        return next_us <= self._estimated_us() or now - self._asked_at >= CLOCK_S
 
     def _beat(self) -> None:
         """Report the builds of this program every 30 seconds, and store its schedules if it is the newest build."""
@@ -305,7 +308,9 @@ class CronRunner:
             return None
         except WireError as problem:
             self._report(name, ProblemKind.UNREADABLE, str(problem))
+            self._unreadable.add(name)
             return None
+        self._unreadable.discard(name)
         if known is not None and template.revision < known[1].revision:
             self._report(name, ProblemKind.ALTERED, _REPLAYED)
             return None
@@ -351,8 +356,22 @@ class CronRunner:
 
         return self._tick(at, only, planned)
 
-    def run_now(self, name: str) -> str:
-        """Enqueue the job of a schedule now, whatever its timing says, and return its id. The ledger is not changed."""
+    def run_now(self, *names: str) -> dict[str, str]:
+        """Enqueue the jobs of these schedules now, whatever their timings say, and return their ids by schedule. Each
+        waits for the jobs of its parents among them. The ledger is not changed.
+        """
+        jobs: dict[str, JobEnvelope] = {}
+        for schedule in execution_order(self._runnable(name) for name in names):
+            after = tuple(jobs[parent].id for parent in schedule.depends_on if parent in jobs)
+            definition = replace(named_definition(schedule), schedule=schedule.name, after=after)
+            if schedule.inline:
+                definition = self._inline(schedule, definition)
+            jobs[schedule.name] = self._engine.envelopes.make(definition)
+        self._engine.accept(list(jobs.values()))
+        return {name: jobs[name].id for name in names}
+
+    def _runnable(self, name: str) -> Schedule:
+        """The stored schedule, verified."""
         stored = self._cells.get([name])
         template = self._open(name, stored[name][0]) if name in stored else None
         cursor, _ = self._cells.cursors([name]).get(name, (None, 0))
@@ -362,10 +381,7 @@ class CronRunner:
         if template is None:
             self._store_problems()
             raise DefinitionError(f"there is no schedule '{name}' that can be run; see  holdfast cronjob list")
-        definition = replace(named_definition(template.schedule), schedule=name)
-        if template.schedule.inline:
-            definition = self._inline(template.schedule, definition)
-        return self._engine.enqueue(definition)
+        return template.schedule
 
     def _tick(
         self,
@@ -551,6 +567,10 @@ class CronRunner:
             found[name] = run, writes
         return found
 
+    def is_for_others(self, name: str) -> bool:
+        """Whether only another program, such as a newer one, can read this schedule."""
+        return name in self._unreadable
+
     def verified(self, name: str) -> Schedule | None:
         """The stored schedule with this name, if this program may fire it."""
         return self._stored.get(name)
@@ -626,6 +646,8 @@ class _Parents:
             return None
         parent = self._runner.verified(name)
         if parent is None:
+            if self._runner.is_for_others(name):
+                raise _ParentIsLater
             return Refusal("it does not exist, or could not be verified")
         if not parent.runs_in(self._runner.environment) or not parent.has(instant):
             return None

@@ -509,7 +509,7 @@ def test_a_task_is_run_at_its_times() -> None:
     listed = subprocess.run([*cron, "list", "--quiet"], capture_output=True, text=True, check=True)
     assert listed.stdout == "tick\n"
     app = application("scheduled")
-    job_id = app.cron_runner().run_now("tick")
+    job_id = app.cron_runner().run_now("tick")["tick"]
     with app.worker() as worker:
         app.loop(worker, ["default"], burst=True).run()
     assert task_backends["scheduled"].get_result(job_id).return_value == 42

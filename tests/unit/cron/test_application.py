@@ -179,7 +179,7 @@ def test_a_command_that_no_worker_would_run_is_refused(hf: Holdfast) -> None:
 def test_a_job_can_be_run_now(hf: Holdfast) -> None:
     hf.schedule("nightly").define("report", {"kind": "sales"}).daily().save()
     runner = hf.cron_runner()
-    history = hf.backend().get(runner.run_now("nightly"))
+    history = hf.backend().get(runner.run_now("nightly")["nightly"])
     assert history is not None
     job = history.job
     assert (job.schedule, job.scheduled_for, job.name) == ("nightly", None, "nightly")

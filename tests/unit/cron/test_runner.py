@@ -31,6 +31,7 @@ from holdfast.values import (
     Abandon,
     Ack,
     CatchUp,
+    Cell,
     DeadReason,
     Drop,
     JobFilter,
@@ -427,6 +428,48 @@ def test_a_template_with_an_unknown_key_is_left_to_other_runners(
     assert problem.kind is ProblemKind.UNREADABLE
     both = Keyring([*KEYRING.keys, *theirs.keys])
     assert in_short(CronRunner(lab.engine, both).tick()) == [("a", FIRED, 60, 1)]
+
+
+def test_a_child_waits_until_a_runner_that_can_read_its_parent_fires_both(
+    lab: Lab, schedules: Schedules, runner: CronRunner
+) -> None:
+    ours, theirs = KEYRING.keys[0], SigningKey(b"another key of another program, 32 b")
+    Schedules(lab.engine, Keyring([theirs])).save(schedule("parent"))
+    newer = CronRunner(lab.engine, Keyring([ours, theirs]))
+    newer.schedules.save(schedule("child", depends_on=("parent",)))
+    advance_to(lab, 60)
+    assert runner.tick() == []
+    assert schedules.history("child") == []
+    assert in_short(newer.tick()) == [("parent", FIRED, 60, 1), ("child", FIRED, 60, 1)]
+
+
+def test_jobs_that_are_run_now_wait_for_those_of_their_parents(
+    lab: Lab, schedules: Schedules, runner: CronRunner
+) -> None:
+    schedules.save(schedule("import"))
+    schedules.save(schedule("report", depends_on=("import",)))
+    jobs = runner.run_now("report", "import")
+    assert lab.view(jobs["report"]).after == (jobs["import"],)
+    assert lab.view(runner.run_now("report")["report"]).after == ()
+
+
+def test_without_schedules_the_clock_of_the_engine_is_not_read(
+    lab: Lab, runner: CronRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner.step()
+    reads: list[str] = []
+    read = lab.engine.state.read
+
+    def noted(kind: str, *given: Any, **options: Any) -> list[Cell]:
+        reads.append(kind)
+        return read(kind, *given, **options)
+
+    monkeypatch.setattr(lab.engine.state, "read", noted)
+    monkeypatch.setattr(lab.engine, "describe", lambda: pytest.fail("the clock was read"))
+    for number in range(1, 11):
+        advance_to(lab, 6 * number)
+        runner.step()
+    assert reads == [CHANGES] * 10
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])

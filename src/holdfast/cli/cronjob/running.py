@@ -87,7 +87,7 @@ def _enqueue(names: Sequence[str], url: str | None) -> dict[str, str]:
         runner = hf.cron_runner()
         if url is None:  # otherwise, the schedules in the settings belong to another backend
             runner.prepare()
-        return {name: runner.run_now(name) for name in names}
+        return runner.run_now(*names)
 
 
 # At a given time.
