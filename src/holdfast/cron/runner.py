@@ -64,7 +64,7 @@ from holdfast.state.schedules import (
     tick_key,
 )
 from holdfast.units import counted
-from holdfast.values import CatchUp, CellWrite, JobEnvelope, JobFilter, JobState, TickOutcome
+from holdfast.values import CatchUp, CellWrite, JobEnvelope, JobState, TickOutcome
 
 log = logging.getLogger("holdfast.cron")
 
@@ -556,7 +556,7 @@ class CronRunner:
         keys = {name: tick_key(name, last.instant_us) for name, last in lasts.items()}
         results = self._cells.results(list(keys.values()))
         without = [last.job_id for name, last in lasts.items() if keys[name] not in results]
-        ended = self.ended(without)
+        ended = self.schedules.ended(without)
         found: dict[str, tuple[PreviousRun, list[CellWrite]]] = {}
         for name, last in lasts.items():
             is_open = keys[name] not in results and last.job_id not in ended
@@ -574,20 +574,6 @@ class CronRunner:
     def verified(self, name: str) -> Schedule | None:
         """The stored schedule with this name, if this program may fire it."""
         return self._stored.get(name)
-
-    def ended(self, ids: Sequence[str]) -> dict[str, RunResult | None]:
-        """The results of the jobs among these that are not open; None if there is no record of the job."""
-        found: dict[str, RunResult | None] = dict.fromkeys(ids)
-        for start in range(0, len(ids), AT_ONCE):
-            page = self._engine.find(JobFilter(ids=tuple(ids[start : start + AT_ONCE])), limit=AT_ONCE)
-            for job in page.jobs:
-                if not job.state.is_final:
-                    del found[job.id]
-                    continue
-                reason = job.cancel_reason if job.state is JobState.CANCELLED else job.dead_reason
-                finished = job.finished_at or job.due_at
-                found[job.id] = RunResult(state=job.state, finished_us=to_us(finished), reason=str(reason or ""))
-        return found
 
     def _add_problems(self, firings: Sequence[_Firing], now: datetime) -> None:
         """Report the instants that were missed, and their number."""
@@ -638,7 +624,7 @@ class _Parents:
             self._ticks = cells.ticks_at(list(asked))
             self._results = cells.results(list(self._ticks))
             ids = [one.job_id for key, one in self._ticks.items() if one.job_id and key not in self._results]
-            self._ended = runner.ended(ids)
+            self._ended = runner.schedules.ended(ids)
 
     def run_of(self, name: str, instant: datetime) -> ParentRun:
         """The parent's run at this instant."""

@@ -118,8 +118,8 @@ class ScheduleBuilder(JobBuilder, Frequencies):
     """
 
     def __init__(self, definition: JobDefinition, *, save: Callable[[Schedule], None] | None = None) -> None:
-        super().__init__(definition.handler)
-        self._definition = check_definition(definition)
+        super().__init__(check_definition(definition).handler)
+        self._definition = definition
         self._name: str | None = None
         self._save = save
         self._depends_on: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from holdfast.state.schedules import (
     Cursor,
     LedgerEntry,
     Problem,
+    RunResult,
     ScheduleCells,
     StoredSchedule,
     Switch,
@@ -37,7 +38,7 @@ from holdfast.state.schedules import (
     put_tick,
     removal,
 )
-from holdfast.values import CellWrite, ScheduleSource, Write
+from holdfast.values import CellWrite, JobFilter, JobState, ScheduleSource, Write
 
 BUILD_LIVE_S: Final = 120.0
 _AT_ONCE: Final = 200
@@ -137,14 +138,32 @@ class Schedules:
                 switch=switches.get(name),
                 through=_through(cursors.get(name)),
                 problem=problems.get(name),
-                history=tuple(self.cells.ticks(name, history)) if history else (),
+                history=tuple(self.history(name, history)) if history else (),
             )
             for name in found
         ]
 
     def history(self, name: str, limit: int = 30) -> list[LedgerEntry]:
         """The last entries of a schedule's ledger, newest first."""
-        return self.cells.ticks(name, limit)
+        entries = self.cells.ticks(name, limit)
+        # A job that an operator or a failed parent has cancelled has no result until the schedule fires again.
+        open_ids = [job_id_of(name, one.instant) for one in entries if one.tick.job_id and one.result is None]
+        ended = self.ended(open_ids)
+        return [replace(one, result=one.result or ended.get(job_id_of(name, one.instant))) for one in entries]
+
+    def ended(self, ids: Sequence[str]) -> dict[str, RunResult | None]:
+        """The results of the jobs among these that are not open; None if there is no record of the job."""
+        found: dict[str, RunResult | None] = dict.fromkeys(ids)
+        for start in range(0, len(ids), _AT_ONCE):
+            page = self._engine.find(JobFilter(ids=tuple(ids[start : start + _AT_ONCE])), limit=_AT_ONCE)
+            for job in page.jobs:
+                if not job.state.is_final:
+                    del found[job.id]
+                    continue
+                reason = job.cancel_reason if job.state is JobState.CANCELLED else job.dead_reason
+                finished = job.finished_at or job.due_at
+                found[job.id] = RunResult(state=job.state, finished_us=to_us(finished), reason=str(reason or ""))
+        return found
 
     def save(self, schedule: Schedule) -> bool:
         """Store a schedule that is not defined in code or settings. Returns whether that changed anything.

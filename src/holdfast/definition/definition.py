@@ -444,7 +444,9 @@ def as_parents(parents: object) -> tuple[str, ...]:
         ids = [one if isinstance(one, str) else getattr(one, "id", None) for one in cast("Iterable[object]", parents)]
         if None not in ids:
             return tuple(dict.fromkeys(check_id(cast("str", one)) for one in ids))
-    raise DefinitionError(f"after must be a list of jobs or their ids, like [handle, 'import-7'], not {parents!r}")
+    raise DefinitionError(
+        f"after must be a list of jobs or their ids, like [handle, 'import-7'], not {abridged(repr(parents))}"
+    )
 
 
 def unique(tags: Iterable[str]) -> tuple[str, ...]:

@@ -134,6 +134,18 @@ def test_a_result_that_no_worker_stored_is_stored_at_the_next_tick(
     )
 
 
+def test_the_history_shows_at_once_that_a_job_was_cancelled(lab: Lab, schedules: Schedules, runner: CronRunner) -> None:
+    schedules.save(schedule("a"))
+    advance_to(lab, 60)
+    runner.tick()
+    assert schedules.history("a")[0].result is None
+    lab.engine.cancel("a@20260101T000100Z", "not today")
+    [view] = schedules.views(["a"], history=1)
+    result = view.history[0].result
+    assert result is not None
+    assert (result.state, result.reason) == (JobState.CANCELLED, "not today")
+
+
 def test_any_number_of_runners_fire_once(lab: Lab, schedules: Schedules) -> None:
     schedules.save(schedule("a"))
     schedules.save(schedule("b"))
@@ -538,7 +550,7 @@ def test_a_schedule_that_the_engine_refuses_does_not_stop_the_others(
 
         patched.setattr(lab.engine, failing, refusing)
         assert 0 < runner.step() <= 1
-        assert [len(schedules.history(name)) for name in ("a", "b", "c")] == [2, 1, 2]
+    assert [len(schedules.history(name)) for name in ("a", "b", "c")] == [2, 1, 2]
     assert len([line for line in caplog.messages if "schedule 'b' cannot be fired: " in line]) == 1
     advance_to(lab, 149)
     runner.step()

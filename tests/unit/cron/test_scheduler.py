@@ -56,3 +56,10 @@ def test_parents_are_in_the_same_backend() -> None:
     add(scheduler, "report", "import", queue="reports")
     with pytest.raises(DefinitionError, match="backend 'slow' and cannot depend on 'import', which is in backend 'def"):
         scheduler.definitions()
+
+
+def test_a_function_that_is_not_a_definition_is_refused_with_what_to_pass() -> None:
+    def report() -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"report is not a job definition; pass report\.define\(\.\.\.\)"):
+        Scheduler().schedule(report)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
