@@ -148,6 +148,17 @@ def test_a_queue_at_its_limit_may_have_jobs_even_when_its_next_token_is_there(be
     assert not throttle.has_reached("default")
 
 
+def test_a_queue_that_had_fewer_tokens_than_were_wanted_may_have_more_jobs(bench: Bench) -> None:
+    throttle = Throttle(bench.engine.state, RATES, bench.clock, poll_interval_s=60.0)
+    assert throttle.take("api", 5) == 3
+    throttle.claimed("api", 3, 3)
+    assert throttle.has_reached("api")
+    bench.clock.advance(60.0)
+    assert throttle.take("api", 1) == 1
+    throttle.claimed("api", 1, 0)
+    assert not throttle.has_reached("api")
+
+
 def test_a_job_that_does_not_run_costs_no_token(bench: Bench, starts: list[float]) -> None:
     bench.put_wire(wire_of(id="bad")[:-5] + b'000"}', id="bad")
     bench.put("unknown", id="unknown", priority=9)

@@ -44,6 +44,7 @@ class Throttle:
         self._waits_s: dict[str, float] = {}
         self._empty: set[str] = set()
         self._owed: Counter[str] = Counter()
+        self._short: set[str] = set()
         self._reached: set[str] = set()
         self._news: list[WorkerResult] = []
 
@@ -64,7 +65,9 @@ class Throttle:
             self._state.spend([_spend(queue, -MAX_TOKENS, rate)])
             [spent] = self._state.spend([_spend(queue, min(wanted, MAX_TOKENS), rate)])
         self._empty.discard(queue)
+        self._short.discard(queue)
         if spent.tokens < wanted:
+            self._short.add(queue)
             self._waits_s[queue] = spent.wait_s
             self._ask_at[queue] = now + min(spent.wait_s, self._poll_interval_s)
         if not spent.tokens and queue not in self._reached:
@@ -82,6 +85,7 @@ class Throttle:
             return
         self.owe(queue, allowed - number)
         if number < allowed:
+            self._short.discard(queue)
             self._reached.discard(queue)
             self._ask_at.pop(queue, None)  # the returned tokens can be taken at once
         if not number and self._skips_empty:
@@ -115,10 +119,10 @@ class Throttle:
         return queue not in self._empty and self._ask_at.get(queue, 0.0) > self._clock.monotonic()
 
     def has_reached(self, queue: str) -> bool:
-        """Whether the queue had no token when it was last asked for, and so may have jobs that were not claimed. Its
-        next token may be available by now.
+        """Whether the queue had fewer tokens than were wanted when it was last asked, and so may have jobs that were
+        not claimed. Its next token may be available by now.
         """
-        return queue in self._reached
+        return queue in self._short
 
     def next_token_in(self, queues: Iterable[str]) -> float | None:
         """The seconds until the first of these queues may have a token again; None if none of them waits for one."""
