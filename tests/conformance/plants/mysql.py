@@ -779,19 +779,6 @@ class BlocksWithoutNotes(MysqlSlots):
         return super()._sql(f"{statement} LIMIT 0" if statement == edges.UNMET else statement)
 
 
-class DismissesNotesOfLockedParents(MysqlJobs):
-    """An edit removes the lock. Here, a settlement is committed long after it checked for edges."""
-
-    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        def settle(session: Session) -> list[bool]:
-            answers = self._settle(session, settlements, session.now(), set())
-            edges.note_ended(session, self._sql, [one.lease.token for one in settlements])
-            session.row(f"SELECT {LONGEST_DELAY}")
-            return answers
-
-        return self._connections.transact(settle)
-
-
 class LooksForChildrenBeforeItSettles(MysqlJobs):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         def settle(session: Session) -> list[bool]:
@@ -864,11 +851,6 @@ BROKEN: dict[type[MysqlEngine | MysqlJobs | MysqlState], Bug] = {
     ),
     ReapsWithoutNotes: bug("test_every_end_of_a_parent_is_noticed"),
     EntersWithoutNotes: bug("test_every_end_of_a_parent_is_noticed"),
-    DismissesNotesOfLockedParents: bug(
-        "test_a_child_accepted_while_its_parent_ends_runs",
-        (f"{edges.LOCK_UNFINISHED} SKIP LOCKED", " FOR UPDATE SKIP LOCKED", ""),
-        SLOW_CHILDREN,
-    ),
     LooksForChildrenBeforeItSettles: bug("test_a_child_accepted_while_its_parent_ends_runs", SLOW_CHILDREN),
     TransactionCompletedWithoutWrites: bug("test_a_transaction_applies_writes_and_enqueues"),
 }

@@ -1,6 +1,6 @@
 """Bugs for the PostgreSQL engine: statements that lack a condition, a lock or a column."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -759,8 +759,12 @@ class BlocksWithoutANote(slots.PostgresSlots):
     """Leaves no note on a job that is cancelled instead of blocked."""
 
     def block(self, waiters: Sequence[Waiter]) -> None:
-        sql = self._sql
-        self._sql = lambda statement: b"SELECT 1" if statement == edges.NOTE_ENDED else sql(statement)
+        sql: Callable[[str], bytes] = self._sql
+
+        def unnoted(statement: str) -> bytes:
+            return b"SELECT 1" if statement == edges.NOTE_ENDED else sql(statement)
+
+        self._sql = unnoted
         super().block(waiters)
 
 
