@@ -440,13 +440,18 @@ def _as_on_parent_failure(action: str) -> OnParentFailure:
 
 def as_parents(parents: object) -> tuple[str, ...]:
     """The ids of jobs, given as ids or handles, without duplicates."""
-    if isinstance(parents, Iterable) and not isinstance(parents, str):
-        ids = [one if isinstance(one, str) else getattr(one, "id", None) for one in cast("Iterable[object]", parents)]
-        if None not in ids:
-            return tuple(dict.fromkeys(check_id(cast("str", one)) for one in ids))
-    raise DefinitionError(
-        f"after must be a list of jobs or their ids, like [handle, 'import-7'], not {abridged(repr(parents))}"
-    )
+    ids = _ids_of(parents)
+    if None in ids:
+        given = abridged(repr(parents))
+        raise DefinitionError(f"after must be a list of jobs or their ids, like [handle, 'import-7'], not {given}")
+    return tuple(dict.fromkeys(check_id(cast("str", one)) for one in ids))
+
+
+def _ids_of(parents: object) -> list[object]:
+    """The ids of the listed jobs; None stands for anything that is not a job."""
+    if not isinstance(parents, Iterable) or isinstance(parents, str):
+        return [None]
+    return [one if isinstance(one, str) else getattr(one, "id", None) for one in cast("Iterable[object]", parents)]
 
 
 def unique(tags: Iterable[str]) -> tuple[str, ...]:
