@@ -5,6 +5,7 @@ HOLDFAST_TEST_MYSQL_SERVER=/path/to/mysqld selects another server, which may be 
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -50,6 +51,8 @@ class MariadbServer(Server):
         self._home = self._binary.parents[1]
         self._is_mysql = is_mysql(self._binary)
         super().__init__(clock=clock)
+        if clock:
+            self.leave_signal = signal.SIGKILL  # while its clock stands still, it does not shut down
         # By default, MySQL generates its own certificates.
         own = OF_MYSQL | ({} if tls else {"tls-version": ""}) if self._is_mysql else OF_MARIADB
         asked = (PATIENCE if clock else {}) | (_with_tls(tls) if tls else {}) | (settings or {})
