@@ -28,7 +28,7 @@ from holdfast.values import JobState, ScheduleSource, TickOutcome
 BAR: Final = 30
 FIT: Final = Fit(pliant={"NAME": 16, "ON": 12, "SCHEDULE": 16}, left_out=("RUNS", "ZONE", "LAST"))
 HISTORY_FIT: Final = Fit(pliant={"REASON": 20, "JOB": 16}, left_out=("FINISHED", "REASON"))
-# The signs of the bar: the result of the job, or why there is no job.
+# The characters of the bar: one for each result of a job and each reason for not having one.
 _SIGNS: Final[Mapping[str, str]] = {
     JobState.COMPLETED: "█",
     JobState.DEAD: "✗",
@@ -49,7 +49,7 @@ LEGEND: Final = "runs, newest on the right: █ completed, ✗ dead, – cancell
 
 
 def outcome_of(entry: LedgerEntry) -> str:
-    """The state in which the job of an entry ended; the outcome of the entry if there is no job or it has not ended."""
+    """The final state of the entry's job; without a job, or while it is unfinished, the outcome of the entry."""
     return entry.tick.outcome if entry.result is None else entry.result.state
 
 
